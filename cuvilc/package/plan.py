@@ -1,0 +1,93 @@
+"""The execution plan: what the launch level becomes, and what package/image.py writes for the runtime.
+
+Every size is a `Dim` over the plan's symbols. The record layout on disk is runtime/src/image.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from cuvilc.dialect.dims import Dim
+
+
+class BufferKind(IntEnum):
+    ARENA = 0
+    WEIGHT = 1
+    INPUT = 2
+    OUTPUT = 3
+
+
+class StepKind(IntEnum):
+    KERNEL = 0
+    COPY = 1
+    DIMS = 2
+    BRANCH = 3
+    JUMP = 4
+
+
+@dataclass(frozen=True)
+class Level:
+    """One variant of all kernels: `features` (runtime names, such as "avx512f") must all be present."""
+
+    name: str
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbolic dimension, bound at run time to `axis` of input number `input`; lo..hi inclusive."""
+
+    name: str
+    input: int
+    axis: int
+    lo: int = 0
+    hi: int | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the model: NumPy dtype name ("float32", "bfloat16", …), shape, buffer number."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...]
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`place`: arena offset in bytes (a Dim), or the key of a weight, or an input's or output's number."""
+
+    kind: BufferKind
+    bytes: Dim
+    place: Dim | str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One entry of the program. `target`: kernel number, or step number for BRANCH and JUMP."""
+
+    kind: StepKind
+    target: int = 0
+    buffers: tuple[int, ...] = ()
+    scalars: tuple[Dim, ...] = ()
+    tasks: Dim = 1
+    scratch_bytes: Dim = 0
+    cost: Dim = 0
+    name: str = ""
+    layer: str = ""
+
+
+@dataclass
+class Plan:
+    """A whole model. `kernels[i]` is the symbol of kernel i; per level the object defines `{symbol}_{level i}`."""
+
+    symbols: list[Symbol] = field(default_factory=list)
+    inputs: list[Port] = field(default_factory=list)
+    outputs: list[Port] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
+    arena_bytes: Dim = 0

@@ -1,0 +1,123 @@
+/* cuvil: the C API of a compiled model. It lives in model.so itself: link the .so, or dlopen it and look the
+ * functions up (cuvil_dl.h does that). Needs C11, libc, libm, pthreads; nothing else.
+ *
+ *     cuvil_model *model; cuvil_context *context;
+ *     cuvil_open(NULL, &model);
+ *     cuvil_context_create(model, NULL, &context);
+ *     cuvil_set_input(context, 0, &tensor);          // checked here: dtype, rank, dims
+ *     cuvil_run(context);
+ *     cuvil_get_output(context, 0, &result);         // result.data lives until the next run
+ *
+ * Every call returns CUVIL_OK or a code; cuvil_last_error() then says more (thread-local, valid until this
+ * thread's next call). A model may be shared by threads; a context belongs to one thread at a time; any number
+ * of contexts of one model run at once. A run allocates nothing once its shapes have been seen.
+ */
+#ifndef CUVIL_H
+#define CUVIL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUVIL_API_VERSION 1
+#if defined(__GNUC__)
+#define CUVIL_API __attribute__((visibility("default")))
+#else
+#define CUVIL_API
+#endif
+
+typedef struct cuvil_model cuvil_model;
+typedef struct cuvil_context cuvil_context;
+
+/* The numbers are the diagnostics' codes: `cuvilc explain CUV601`. */
+typedef enum {
+    CUVIL_OK = 0,
+    CUVIL_ERROR_PACKAGE = 601,   /* no image, wrong magic, sections outside the image: corrupt or stripped */
+    CUVIL_ERROR_VERSION = 602,   /* image of another format version */
+    CUVIL_ERROR_CPU = 603,       /* the CPU lacks features; the message lists them */
+    CUVIL_ERROR_INPUT = 604,     /* unknown input, or not set before the run */
+    CUVIL_ERROR_DTYPE = 605,
+    CUVIL_ERROR_SHAPE = 606,     /* rank or dimension differs, or lies outside its range */
+    CUVIL_ERROR_STRIDES = 607,   /* not C-contiguous, or misaligned for its dtype */
+    CUVIL_ERROR_MEMORY = 608,
+    CUVIL_ERROR_KERNEL = 609,    /* a kernel reported a fault in the data, such as an index out of range */
+    CUVIL_ERROR_ARGUMENT = 610   /* null pointer, index out of range, unknown option */
+} cuvil_status;
+
+typedef enum {
+    CUVIL_FLOAT32 = 0, CUVIL_FLOAT64, CUVIL_FLOAT16, CUVIL_BFLOAT16,
+    CUVIL_INT8, CUVIL_INT16, CUVIL_INT32, CUVIL_INT64,
+    CUVIL_UINT8, CUVIL_UINT16, CUVIL_UINT32, CUVIL_UINT64, CUVIL_BOOL
+} cuvil_dtype;
+
+#define CUVIL_MAX_RANK 8
+
+typedef struct {
+    void *data;                      /* host memory, aligned to the element */
+    cuvil_dtype dtype;
+    int32_t rank;
+    int64_t dims[CUVIL_MAX_RANK];
+    const int64_t *strides;          /* in elements; NULL: C-contiguous */
+} cuvil_tensor;
+
+typedef struct {
+    const char *name;
+    cuvil_dtype dtype;
+    int32_t rank;
+    int64_t dims[CUVIL_MAX_RANK];    /* -1 where dynamic */
+    const char *symbols[CUVIL_MAX_RANK]; /* the dynamic dim's name or expression, else NULL */
+    int64_t lo[CUVIL_MAX_RANK], hi[CUVIL_MAX_RANK]; /* range of each dim; hi INT64_MAX: unbounded */
+} cuvil_tensor_info;
+
+typedef struct {
+    size_t struct_bytes;             /* sizeof(cuvil_options), for compatibility */
+    int32_t threads;                 /* 0: as many as the process may run on */
+} cuvil_options;
+
+typedef struct {                     /* one executed step, as given to a probe */
+    const char *kernel, *layer;
+    uint32_t step, threads;
+    uint64_t begin_ns, end_ns;       /* CLOCK_MONOTONIC */
+    int64_t cost;
+} cuvil_event;
+typedef void (*cuvil_probe)(const cuvil_event *event, void *user);
+
+/* Check header, sizes and version, choose the CPU level. level: NULL for the best, else a name from
+ * metadata such as "x86-64-v3". */
+CUVIL_API cuvil_status cuvil_open(const char *level, cuvil_model **model);
+CUVIL_API void cuvil_close(cuvil_model *model);
+CUVIL_API const char *cuvil_last_error(void);
+CUVIL_API const char *cuvil_metadata(void);
+CUVIL_API uint32_t cuvil_api_version(void);
+
+CUVIL_API const char *cuvil_level_name(const cuvil_model *model);
+CUVIL_API int32_t cuvil_input_count(const cuvil_model *model);
+CUVIL_API int32_t cuvil_output_count(const cuvil_model *model);
+CUVIL_API cuvil_status cuvil_input_info(const cuvil_model *model, int32_t index, cuvil_tensor_info *info);
+CUVIL_API cuvil_status cuvil_output_info(const cuvil_model *model, int32_t index, cuvil_tensor_info *info);
+
+CUVIL_API cuvil_status cuvil_context_create(cuvil_model *model, const cuvil_options *options, cuvil_context **context);
+CUVIL_API void cuvil_context_destroy(cuvil_context *context);
+
+/* The tensor's memory is read during cuvil_run, not copied. */
+CUVIL_API cuvil_status cuvil_set_input(cuvil_context *context, int32_t index, const cuvil_tensor *tensor);
+/* Shapes of all outputs for the inputs set so far; binds and checks every symbol. */
+CUVIL_API cuvil_status cuvil_infer_shapes(cuvil_context *context);
+/* After cuvil_infer_shapes or cuvil_run: shape, and after a run the data. */
+CUVIL_API cuvil_status cuvil_get_output(cuvil_context *context, int32_t index, cuvil_tensor *tensor);
+/* Optional: let output `index` be written to the caller's memory. NULL tensor: back to the context's own. */
+CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index, const cuvil_tensor *tensor);
+CUVIL_API cuvil_status cuvil_run(cuvil_context *context);
+
+/* Bytes of arena and scratch this context holds. */
+CUVIL_API size_t cuvil_context_bytes(const cuvil_context *context);
+/* Call probe after every step; NULL turns it off again and costs nothing. */
+CUVIL_API cuvil_status cuvil_set_probe(cuvil_context *context, cuvil_probe probe, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

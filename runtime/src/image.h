@@ -1,0 +1,147 @@
+/* The image: plan, metadata and weights of one model, as one read-only segment of model.so.
+ *
+ * The packer (cuvilc/package/image.py) writes it, this runtime maps it; both sides are tied by
+ * tests/runtime/test_image.py. Little-endian; every section starts on a 64-byte boundary, the
+ * weights section on a 64 KiB boundary. All offsets are bytes from the start of the image.
+ * The segment is the last PT_LOAD of the file; it is found from the program headers at run time, so
+ * weights of any size need no relocation.
+ */
+#ifndef CUVIL_IMAGE_H
+#define CUVIL_IMAGE_H
+
+#include <stdint.h>
+
+#define CUVIL_IMAGE_MAGIC 0x474d494c49565543ull /* "CUVILIMG" */
+#define CUVIL_IMAGE_VERSION 1u
+#define CUVIL_NONE 0xffffffffu /* no string, no expression, no buffer */
+
+enum cuvil_section_kind {
+    CUVIL_SECTION_STRINGS = 0,  /* NUL-terminated UTF-8; a string is named by its offset here */
+    CUVIL_SECTION_METADATA = 1, /* metadata.json, NUL-terminated */
+    CUVIL_SECTION_LEVELS = 2,   /* cuvil_level[], best first */
+    CUVIL_SECTION_SYMBOLS = 3,  /* cuvil_symbol[] */
+    CUVIL_SECTION_EXPRS = 4,    /* cuvil_expr[], operands come before their users */
+    CUVIL_SECTION_DIMS = 5,     /* uint32_t[]: expression numbers, the shapes of inputs and outputs */
+    CUVIL_SECTION_INPUTS = 6,   /* cuvil_io[] */
+    CUVIL_SECTION_OUTPUTS = 7,  /* cuvil_io[] */
+    CUVIL_SECTION_BUFFERS = 8,  /* cuvil_buffer[] */
+    CUVIL_SECTION_STEPS = 9,    /* cuvil_step[] */
+    CUVIL_SECTION_OPERANDS = 10, /* uint32_t[]: buffer numbers and expression numbers of the steps */
+    CUVIL_SECTION_WEIGHTS = 11,
+    CUVIL_SECTION_COUNT = 12
+};
+
+typedef struct {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t section_count; /* CUVIL_SECTION_COUNT */
+    uint64_t image_bytes;
+    uint64_t arena_bytes;   /* expression number of the arena's size in bytes */
+    struct {
+        uint64_t offset;
+        uint64_t bytes;
+    } sections[CUVIL_SECTION_COUNT];
+} cuvil_image_header;
+
+/* One CPU level: every kernel exists once per level. */
+typedef struct {
+    uint32_t name;     /* string, "x86-64-v4" */
+    uint32_t reserved;
+    uint64_t features; /* bit i: feature i of cuvil_cpu_feature_names[] is required */
+} cuvil_level;
+
+/* A symbolic dimension, bound from an input's shape. */
+typedef struct {
+    uint32_t name;
+    uint32_t input; /* input and axis it is read from */
+    uint32_t axis;
+    uint32_t reserved;
+    int64_t lo, hi; /* inclusive; hi = INT64_MAX when unbounded */
+} cuvil_symbol;
+
+/* Shape arithmetic on int64. Division and modulo round to minus infinity; a zero divisor is a fault. */
+enum cuvil_expr_op {
+    CUVIL_EXPR_CONST = 0,    /* imm */
+    CUVIL_EXPR_SYMBOL = 1,   /* symbol a */
+    CUVIL_EXPR_ADD = 2,      /* a + b, likewise below */
+    CUVIL_EXPR_SUB = 3,
+    CUVIL_EXPR_MUL = 4,
+    CUVIL_EXPR_FLOORDIV = 5,
+    CUVIL_EXPR_MOD = 6,
+    CUVIL_EXPR_MIN = 7,
+    CUVIL_EXPR_MAX = 8,
+    CUVIL_EXPR_EQ = 9,       /* 1 or 0 */
+    CUVIL_EXPR_LT = 10,
+    CUVIL_EXPR_SELECT = 11,  /* a ? b : expression number imm */
+    CUVIL_EXPR_CEILDIV = 12
+};
+
+typedef struct {
+    uint32_t op;
+    uint32_t a, b;
+    uint32_t reserved;
+    int64_t imm;
+} cuvil_expr;
+
+typedef struct {
+    uint32_t name;
+    uint32_t dtype; /* cuvil_dtype */
+    uint32_t rank;
+    uint32_t dims;  /* first of `rank` entries of DIMS */
+    uint32_t buffer;
+    uint32_t reserved;
+} cuvil_io;
+
+enum cuvil_buffer_kind {
+    CUVIL_BUFFER_ARENA = 0,  /* place: expression number of the offset in the arena */
+    CUVIL_BUFFER_WEIGHT = 1, /* place: byte offset in WEIGHTS */
+    CUVIL_BUFFER_INPUT = 2,  /* place: input number */
+    CUVIL_BUFFER_OUTPUT = 3  /* place: output number */
+};
+
+typedef struct {
+    uint32_t kind;
+    uint32_t bytes; /* expression number of the size in bytes */
+    uint64_t place;
+} cuvil_buffer;
+
+enum cuvil_step_kind {
+    CUVIL_STEP_KERNEL = 0,   /* run kernel `target` over tasks [0, tasks) */
+    CUVIL_STEP_COPY = 1,     /* buffer 1 := buffer 0, whole of buffer 1's size */
+    CUVIL_STEP_DIMS = 2,     /* buffer 0 := the scalars, as int64 */
+    CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false, go to step `target` */
+    CUVIL_STEP_JUMP = 4      /* go to step `target` */
+};
+
+typedef struct {
+    uint32_t kind;
+    uint32_t target;        /* kernel number, or step number */
+    uint32_t buffers;       /* first of `buffer_count` entries of OPERANDS: buffer numbers */
+    uint32_t buffer_count;
+    uint32_t scalars;       /* first of `scalar_count` entries of OPERANDS: expression numbers */
+    uint32_t scalar_count;
+    uint32_t tasks;         /* expression: how many tasks the kernel has */
+    uint32_t scratch_bytes; /* expression: scratch that each thread needs, or CUVIL_NONE */
+    uint32_t cost;          /* expression: FLOPs or 4 x bytes moved, whichever is larger; decides on threads */
+    uint32_t name;          /* string: the kernel's name */
+    uint32_t layer;         /* string: the model's own node name(s) */
+    uint32_t reserved;
+} cuvil_step;
+
+/* A compiled kernel. Works on tasks [begin, end) of its outermost loop; any partition of the tasks over
+ * threads gives the same result. `scratch` is this thread's own, 64-byte aligned. Returns 0, or a
+ * cuvil_kernel_fault. Buffers need the alignment of their element type only. */
+typedef int32_t (*cuvil_kernel)(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,
+                                void *scratch);
+
+enum cuvil_kernel_fault {
+    CUVIL_FAULT_NONE = 0,
+    CUVIL_FAULT_INDEX = 1,  /* an index read from data lies outside its axis */
+    CUVIL_FAULT_DIVIDE = 2  /* integer division by zero */
+};
+
+/* Made for each package by the packer: [level][kernel], and its extent. */
+extern const cuvil_kernel cuvil_kernel_table[] __attribute__((visibility("hidden")));
+extern const uint32_t cuvil_kernel_count __attribute__((visibility("hidden")));
+
+#endif
