@@ -81,7 +81,7 @@ class Step:
 
 @dataclass
 class Plan:
-    """A whole model. `kernels[i]` is the symbol of kernel i; per level the object defines `{symbol}_{level i}`."""
+    """A whole model. `kernels[i]` is the symbol of kernel i; per level the objects define `kernel_symbol(name, i)`."""
 
     symbols: list[Symbol] = field(default_factory=list)
     inputs: list[Port] = field(default_factory=list)
@@ -91,3 +91,8 @@ class Plan:
     kernels: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     arena_bytes: Dim = 0
+
+
+def kernel_symbol(kernel: str, level: int) -> str:
+    """The symbol that an object defines for `kernel` as compiled for level number `level`."""
+    return f"{kernel}__L{level}"

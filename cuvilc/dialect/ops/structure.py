@@ -1,0 +1,109 @@
+"""What holds a program together: constants, sizes as values, fusion regions, conditionals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op
+from cuvilc.dialect.types import DTYPES, TensorType
+
+
+@op("ai.constant")
+class Constant:
+    """A weight, held beside the IR under `key`; `fingerprint` tells different contents apart."""
+
+    key: str
+    fingerprint: str
+    shape: tuple
+    dtype: str
+
+    def shape(*, key, fingerprint, shape, dtype):
+        return TensorType(shape, dtype)
+
+    def interpret(interpreter, operation, operands):
+        return [interpreter.program.weights[ir.attrs(operation)["key"]]]
+
+
+@op("ai.full", traits=("injective",))
+class Full:
+    """A tensor of one repeated value; kernels take it as an immediate."""
+
+    value: float
+    shape: tuple
+    dtype: str
+
+    def shape(*, value, shape, dtype):
+        if dtype not in DTYPES:
+            raise ShapeError(f"unknown dtype {dtype!r}")
+        return TensorType(shape, dtype)
+
+    def reference(*, value, shape, dtype):
+        return np.full(shape, value)
+
+    def element(k, i, *, value, shape, dtype):
+        return k.const(value, dtype)
+
+
+@op("ai.dim_values")
+class DimValues:
+    """The sizes `values` as a one-dimensional int64 tensor: where a model computes with its shapes."""
+
+    values: tuple
+
+    def shape(*, values):
+        return TensorType((len(values),), "int64")
+
+    def reference(*, values):
+        return np.array(values, np.int64)
+
+
+@op("ai.fusion", regions=1, results=-1)
+class Fusion:
+    """Operations that become one kernel. The region uses values from around it; its yield gives the results.
+
+    `kind` names the schedule family that the fusing rule aims at, `rule` the rule itself.
+    """
+
+    kind: str
+    rule: str
+
+    def shape(*, kind, rule):
+        raise ShapeError("types of a fusion come from its region")
+
+    def interpret(interpreter, operation, operands):
+        return interpreter.run_block(ir.body(operation))
+
+
+@op("ai.if", regions=2, results=-1)
+class If:
+    """Run the first region when `condition` (one bool) is true, else the second; both yield the results.
+
+    Regions see the values around them. Sizes may differ between the branches only by name.
+    """
+
+    condition: Tensor
+
+    def shape(condition):
+        raise ShapeError("types of an if come from its regions")
+
+    def interpret(interpreter, operation, operands):
+        taken = 0 if bool(np.asarray(operands[0]).reshape(())) else 1
+        return interpreter.run_block(ir.body(operation, taken))
+
+
+@op("ai.yield", results=0, traits=("terminator",))
+class Yield:
+    """Ends a region and gives its values."""
+
+    values: Tensors
+
+    def shape(values):
+        return ()
+
+
+def yield_(*values: Any) -> None:
+    """End the region at the current insertion point."""
+    ir.build("ai.yield", *values)

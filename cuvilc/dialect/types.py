@@ -1,0 +1,145 @@
+"""Tensor types as passes see them, and their spelling in MLIR.
+
+`TensorType((batch, 3, 224, 224), "float32")` is `tensor<?x3x224x224xf32, #ai.dims<["batch", "3", "224", "224"]>>`.
+The logical shape never changes with the layout: `layout="NCHW16c"` says that memory holds
+[N, ⌈C/16⌉, H, W, 16], the last block filled up with unspecified values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+
+from cuvilc._mlir import ir
+from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, parse, product
+
+_MLIR_DTYPES = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "ui8", "uint16": "ui16", "uint32": "ui32", "uint64": "ui64", "bool": "i1",
+}  # fmt: skip
+_FROM_MLIR = {v: k for k, v in _MLIR_DTYPES.items()}
+DTYPES = tuple(_MLIR_DTYPES)
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a dtype name; bfloat16 comes from ml_dtypes."""
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """Inverse of numpy_dtype. KeyError for a dtype that has no place in the dialect."""
+    name = np.dtype(dtype).name
+    if name not in _MLIR_DTYPES:
+        raise KeyError(name)
+    return name
+
+
+def item_bytes(name: str) -> int:
+    return numpy_dtype(name).itemsize
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape (ints and symbolic dims), dtype name, memory layout ("" is row-major)."""
+
+    shape: Shape
+    dtype: str = "float32"
+    layout: str = ""
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return is_static(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    @property
+    def physical_shape(self) -> Shape:
+        """Extents in memory: the logical shape, or with its channel axis split into blocks."""
+        if not self.layout:
+            return self.shape
+        block = channel_block(self.layout)
+        n, c, *spatial = self.shape
+        return (n, ceildiv(c, block), *spatial, block)
+
+    @property
+    def size_bytes(self) -> Dim:
+        return product(self.physical_shape) * item_bytes(self.dtype)
+
+    def with_(self, **changes: object) -> TensorType:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        dims = ",".join(str(d) for d in self.shape)
+        return f"{_MLIR_DTYPES[self.dtype]}[{dims}]" + (f"@{self.layout}" if self.layout else "")
+
+
+def channel_block(layout: str) -> int:
+    """16 for "NCHW16c" and for its 1-D and 3-D kin "NCW16c", "NCDHW16c"."""
+    digits = "".join(c for c in layout if c.isdigit())
+    if not (layout.startswith("NC") and layout.endswith("c") and digits):
+        raise ValueError(f"unknown layout {layout!r}")
+    return int(digits)
+
+
+class TypeTable:
+    """Converts between TensorType and MLIR types of one context, remembering both ways."""
+
+    def __init__(self) -> None:
+        self._to: dict[TensorType, ir.Type] = {}
+        self._from: dict[ir.Type, TensorType] = {}
+
+    def to_mlir(self, t: TensorType) -> ir.Type:
+        found = self._to.get(t)
+        if found is None:
+            found = self._to[t] = self._spell(t)
+            self._from[found] = t
+        return found
+
+    def _spell(self, t: TensorType) -> ir.Type:
+        dims = "[" + ", ".join(f'"{d}"' for d in t.shape) + "]"
+        encoding = ""
+        if t.layout:
+            encoding = f', #ai.layout<"{t.layout}", {"[]" if t.is_static else dims}>'
+        elif not t.is_static:
+            encoding = f", #ai.dims<{dims}>"
+        extents = "".join(f"{d if isinstance(d, int) else '?'}x" for d in t.shape)
+        return ir.Type.parse(f"tensor<{extents}{_MLIR_DTYPES[t.dtype]}{encoding}>")
+
+    def from_mlir(self, t: ir.Type) -> TensorType:
+        found = self._from.get(t)
+        if found is None:
+            found = self._from[t] = _read(ir.RankedTensorType(t))
+            self._to.setdefault(found, t)
+        return found
+
+
+def _read(t: ir.RankedTensorType) -> TensorType:
+    dtype = _FROM_MLIR[str(t.element_type)]
+    encoding = t.encoding
+    layout, dims = "", None
+    if encoding is not None:
+        params = list(type(encoding)(encoding).params)
+        if len(params) == 2:
+            layout = ir.StringAttr(params[0]).value
+        spelled = [ir.StringAttr(d).value for d in ir.ArrayAttr(params[-1])]
+        dims = tuple(parse(d) for d in spelled) if spelled else None
+    if dims is None:
+        if not t.has_static_shape:
+            raise ValueError(f"{t}: a dynamic dimension needs its name in #ai.dims")
+        dims = tuple(t.shape)
+    if len(dims) != t.rank or any(
+        isinstance(d, int) == t.is_dynamic_dim(i) or (isinstance(d, int) and d != t.get_dim_size(i))
+        for i, d in enumerate(dims)
+    ):
+        raise ValueError(f"{t}: the encoding's dimensions contradict the shape")
+    return TensorType(dims, dtype, layout)

@@ -1,0 +1,106 @@
+"""What the packer demands of a plan before it writes one byte."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from cuvilc.diagnostics import CuvilError, Diagnostic
+from cuvilc.dialect import dims
+from cuvilc.package.codes import BAD_PLAN
+from cuvilc.package.image_format import DTYPES, MAX_RANK
+from cuvilc.package.plan import Buffer, BufferKind, Plan, Port, Step, StepKind
+
+
+def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]) -> None:
+    """Every number in `plan` names something, every weight and CPU feature exists; else CUV511."""
+    faults = [
+        *_symbol_faults(plan),
+        *_port_faults(plan, plan.inputs, BufferKind.INPUT, "input"),
+        *_port_faults(plan, plan.outputs, BufferKind.OUTPUT, "output"),
+        *(f for i, b in enumerate(plan.buffers) for f in _buffer_faults(plan, i, b, weight_keys)),
+        *(f for i, s in enumerate(plan.steps) for f in _step_faults(plan, i, s)),
+        *_level_faults(plan, features),
+        *_name_faults(plan),
+    ]
+    if faults:
+        raise CuvilError(Diagnostic(BAD_PLAN, faults[0], notes=faults[1:8]))
+
+
+def _symbol_faults(plan: Plan) -> Iterator[str]:
+    names = [s.name for s in plan.symbols]
+    if len(set(names)) < len(names):
+        yield "a symbol is declared twice"
+    for s in plan.symbols:
+        if not (0 <= s.input < len(plan.inputs) and 0 <= s.axis < len(plan.inputs[s.input].dims)):
+            yield f"symbol `{s.name}` is read from axis {s.axis} of input {s.input}, which does not exist"
+        elif plan.inputs[s.input].dims[s.axis] != dims.symbol(s.name):
+            yield f"symbol `{s.name}` is not axis {s.axis} of input {s.input}"
+        if s.hi is not None and s.hi < s.lo:
+            yield f"symbol `{s.name}` has the empty range {s.lo}..{s.hi}"
+
+
+def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> Iterator[str]:
+    for i, port in enumerate(ports):
+        if port.dtype not in DTYPES:
+            yield f"{word} `{port.name}` has the dtype {port.dtype}, which the runtime does not know"
+        if len(port.dims) > MAX_RANK:
+            yield f"{word} `{port.name}` has {len(port.dims)} axes, the runtime takes {MAX_RANK}"
+        if not 0 <= port.buffer < len(plan.buffers):
+            yield f"{word} `{port.name}` is buffer {port.buffer}, which does not exist"
+        elif plan.buffers[port.buffer].kind == kind and plan.buffers[port.buffer].place != i:
+            yield f"buffer {port.buffer} belongs to another {word} than number {i}, `{port.name}`"
+    if len({p.name for p in ports}) < len(ports):
+        yield f"two {word}s have one name"
+
+
+def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> Iterator[str]:
+    place = buffer.place
+    if buffer.kind == BufferKind.WEIGHT:
+        if not isinstance(place, str):
+            yield f"buffer {i} is a weight without a key"
+        elif place not in keys:
+            yield f"buffer {i} is the weight `{place}`, which is not in the table"
+    elif isinstance(place, str):
+        yield f"buffer {i} has the key `{place}` and is not a weight"
+    elif buffer.kind != BufferKind.ARENA:
+        count = len(plan.inputs if buffer.kind == BufferKind.INPUT else plan.outputs)
+        if not (isinstance(place, int) and 0 <= place < count):
+            yield f"buffer {i} belongs to {buffer.kind.name.lower()} {place}, which does not exist"
+
+
+_BUFFERS_OF = {StepKind.COPY: 2, StepKind.DIMS: 1, StepKind.BRANCH: 1, StepKind.JUMP: 0}
+
+
+def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
+    what = f"step {i} ({step.kind.name.lower()} {step.name})".replace(" )", ")")
+    for b in step.buffers:
+        if not 0 <= b < len(plan.buffers):
+            yield f"{what} uses buffer {b}, which does not exist"
+    if step.kind == StepKind.KERNEL and not 0 <= step.target < len(plan.kernels):
+        yield f"{what} runs kernel {step.target}, which does not exist"
+    if step.kind in (StepKind.BRANCH, StepKind.JUMP) and not 0 <= step.target <= len(plan.steps):
+        yield f"{what} goes to step {step.target}, which does not exist"
+    if len(step.buffers) != _BUFFERS_OF.get(step.kind, len(step.buffers)):
+        yield f"{what} has {len(step.buffers)} buffers"
+
+
+def _level_faults(plan: Plan, features: Container[str]) -> Iterator[str]:
+    if not plan.levels:
+        yield "the plan has no CPU level"
+    for level in plan.levels:
+        for feature in level.features:
+            if feature not in features:
+                yield f"level {level.name} asks for `{feature}`, which the runtime cannot detect"
+
+
+def _name_faults(plan: Plan) -> Iterator[str]:
+    """Strings end at NUL in the image; kernel names become assembler symbols."""
+    named = [*plan.inputs, *plan.outputs, *plan.levels, *plan.symbols, *plan.steps]
+    for text in [x.name for x in named] + [s.layer for s in plan.steps]:
+        if "\0" in text:
+            yield f"the name {text!r} contains NUL"
+    for kernel in plan.kernels:
+        if not (kernel.isascii() and kernel.isidentifier()):
+            yield f"the kernel name {kernel!r} is not a C identifier"
+    if len(set(plan.kernels)) < len(plan.kernels):
+        yield "two kernels have one name"

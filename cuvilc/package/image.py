@@ -1,0 +1,206 @@
+"""Writes the image of runtime/src/image.h: plan, weights and metadata as one read-only segment.
+
+Weights are streamed, so their hash, their number and their offsets are known only afterwards. Hence the
+order in the file: header and tables (of known size, written last), weights, metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from cuvilc.diagnostics import fail
+from cuvilc.dialect.dims import Dim
+from cuvilc.package import image_format as form
+from cuvilc.package.check import check_plan
+from cuvilc.package.codes import BAD_PLAN
+from cuvilc.package.exprs import ExprTable
+from cuvilc.package.image_format import Section
+from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step
+from cuvilc.package.weights import Weights, WeightsSummary, WeightsWriter
+
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class ImageSummary:
+    size_bytes: int
+    weights: WeightsSummary
+
+
+def write_image(
+    file: BinaryIO,
+    plan: Plan,
+    weights: Weights,
+    features: Mapping[str, int],
+    metadata: Callable[[WeightsSummary], bytes],
+) -> ImageSummary:
+    """Write the image to `file`, open for reading and writing, from its position on.
+
+    `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits); `metadata`
+    gives the JSON for the weights as they were stored. Afterwards the file ends with the image.
+    Raises CUV511 when the plan is inconsistent, OSError when the file cannot be written.
+    """
+    check_plan(plan, weights, features)
+    base = file.tell()
+    tables = _Tables(plan, features)
+    offset = _align(form.HEADER.size, form.SECTION_ALIGN)
+    places: dict[Section, tuple[int, int]] = {}
+    for section, size_bytes in tables.sizes().items():
+        places[section] = (offset, size_bytes)
+        offset = _align(offset + size_bytes, form.SECTION_ALIGN)
+
+    weights_offset = _align(offset, form.SEGMENT_ALIGN)
+    file.seek(base + weights_offset)
+    stored, summary = _store_weights(file, plan.buffers, weights)
+    places[Section.WEIGHTS] = (weights_offset, summary.size_bytes)
+
+    text = metadata(summary) + b"\0"
+    offset = _align(weights_offset + summary.size_bytes, form.SECTION_ALIGN)
+    places[Section.METADATA] = (offset, len(text))
+    file.seek(base + offset)
+    file.write(text)
+    image_bytes = offset + len(text)
+
+    for section, data in tables.encode(stored).items():
+        file.seek(base + places[section][0])
+        file.write(data)
+    extents = [number for section in Section for number in places[section]]
+    file.seek(base)
+    file.write(
+        form.HEADER.pack(
+            form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents
+        )
+    )
+    file.seek(base + image_bytes)
+    return ImageSummary(image_bytes, summary)
+
+
+def _align(offset: int, to: int) -> int:
+    return -(-offset // to) * to
+
+
+def _store_weights(
+    file: BinaryIO, buffers: list[Buffer], weights: Weights
+) -> tuple[dict[str, int], WeightsSummary]:
+    """Write the weights that `buffers` use, in order of first use; their offsets by key."""
+    writer = WeightsWriter(file)
+    stored: dict[str, int] = {}
+    for buffer in buffers:
+        key = buffer.place
+        if buffer.kind != BufferKind.WEIGHT or not isinstance(key, str):
+            continue
+        if key not in stored:
+            stored[key] = writer.add(key, weights[key])
+        if buffer.bytes != weights[key].nbytes:
+            raise fail(
+                BAD_PLAN, f"weight `{key}`: {weights[key].nbytes} bytes, the plan says {buffer.bytes}"
+            )
+    return stored, writer.finish()
+
+
+class _Strings:
+    """NUL-terminated strings, each once; offset 0 is the empty string."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(b"\0")
+        self._offsets = {"": 0}
+
+    def offset(self, text: str) -> int:
+        if text not in self._offsets:
+            self._offsets[text] = len(self.data)
+            self.data += text.replace("\0", "\ufffd").encode("utf-8", "replace") + b"\0"
+        return self._offsets[text]
+
+
+class _Tables:
+    """The sections other than weights and metadata, complete but for the offsets of the weights."""
+
+    def __init__(self, plan: Plan, features: Mapping[str, int]) -> None:
+        self._strings = _Strings()
+        self._exprs = ExprTable(s.name for s in plan.symbols)
+        self._dims: list[int] = []
+        self._operands: list[int] = []
+        self._buffers = plan.buffers
+        self._rows: dict[Section, list[bytes]] = {
+            Section.LEVELS: [
+                form.LEVEL.pack(self._strings.offset(x.name), 0, _mask(x, features))
+                for x in plan.levels
+            ],
+            Section.SYMBOLS: [
+                form.SYMBOL.pack(
+                    self._strings.offset(s.name), s.input, s.axis, 0, s.lo,
+                    INT64_MAX if s.hi is None else s.hi,
+                )
+                for s in plan.symbols
+            ],
+            Section.INPUTS: [self._port(p) for p in plan.inputs],
+            Section.OUTPUTS: [self._port(p) for p in plan.outputs],
+            Section.STEPS: [self._step(s) for s in plan.steps],
+        }  # fmt: skip
+        for buffer in plan.buffers:
+            self._exprs.number(buffer.bytes)
+            if buffer.kind == BufferKind.ARENA and not isinstance(buffer.place, str):
+                self._exprs.number(buffer.place)
+        self.arena_bytes = self._exprs.number(plan.arena_bytes)
+        self._rows[Section.DIMS] = _indices(self._dims)
+        self._rows[Section.OPERANDS] = _indices(self._operands)
+        self._rows[Section.EXPRS] = [
+            form.EXPR.pack(r.op, r.a, r.b, 0, r.imm) for r in self._exprs.rows
+        ]
+
+    def sizes(self) -> dict[Section, int]:
+        """Bytes of each section that `encode` will give."""
+        sizes = {section: sum(map(len, rows)) for section, rows in self._rows.items()}
+        sizes[Section.STRINGS] = len(self._strings.data)
+        sizes[Section.BUFFERS] = len(self._buffers) * form.BUFFER.size
+        return dict(sorted(sizes.items()))
+
+    def encode(self, stored: dict[str, int]) -> dict[Section, bytes]:
+        """The sections' bytes, given the offset of each weight."""
+        encoded = {section: b"".join(rows) for section, rows in self._rows.items()}
+        encoded[Section.STRINGS] = bytes(self._strings.data)
+        encoded[Section.BUFFERS] = b"".join(
+            form.BUFFER.pack(b.kind, self._exprs.number(b.bytes), self._place(b, stored))
+            for b in self._buffers
+        )
+        return encoded
+
+    def _place(self, buffer: Buffer, stored: dict[str, int]) -> int:
+        if isinstance(buffer.place, str):
+            return stored[buffer.place]
+        if buffer.kind == BufferKind.ARENA:
+            return self._exprs.number(buffer.place)
+        assert isinstance(buffer.place, int), "check_plan has seen to it"
+        return buffer.place
+
+    def _port(self, port: Port) -> bytes:
+        first = len(self._dims)
+        self._dims += [self._exprs.number(d) for d in port.dims]
+        name = self._strings.offset(port.name)
+        dtype = form.DTYPES.index(port.dtype)
+        return form.IO.pack(name, dtype, len(port.dims), first, port.buffer, 0)
+
+    def _step(self, step: Step) -> bytes:
+        buffers = len(self._operands)
+        self._operands += step.buffers
+        scalars = len(self._operands)
+        self._operands += [self._exprs.number(d) for d in step.scalars]
+        return form.STEP.pack(
+            step.kind, step.target, buffers, len(step.buffers), scalars, len(step.scalars),
+            self._exprs.number(step.tasks), self._optional(step.scratch_bytes),
+            self._exprs.number(step.cost), self._strings.offset(step.name),
+            self._strings.offset(step.layer), 0,
+        )  # fmt: skip
+
+    def _optional(self, dim: Dim) -> int:
+        return form.NONE if dim == 0 else self._exprs.number(dim)
+
+
+def _mask(level: Level, features: Mapping[str, int]) -> int:
+    return sum(1 << features[name] for name in set(level.features))
+
+
+def _indices(numbers: list[int]) -> list[bytes]:
+    return [form.INDEX.pack(n) for n in numbers]

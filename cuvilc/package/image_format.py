@@ -1,0 +1,46 @@
+"""The numbers and record layouts of runtime/src/image.h and cuvil.h, which tests/package ties to these."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+MAGIC = 0x474D494C49565543  # "CUVILIMG"
+VERSION = 1
+NONE = 0xFFFFFFFF
+API_VERSION = 1
+MAX_RANK = 8
+
+SECTION_ALIGN = 64
+SEGMENT_ALIGN = 1 << 16  # the largest page size of the machines we link for
+
+DTYPES = (
+    "float32", "float64", "float16", "bfloat16",
+    "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+
+
+class Section(IntEnum):
+    STRINGS = 0
+    METADATA = 1
+    LEVELS = 2
+    SYMBOLS = 3
+    EXPRS = 4
+    DIMS = 5
+    INPUTS = 6
+    OUTPUTS = 7
+    BUFFERS = 8
+    STEPS = 9
+    OPERANDS = 10
+    WEIGHTS = 11
+
+
+HEADER = Struct("<QIIQQ" + "QQ" * len(Section))
+LEVEL = Struct("<IIQ")
+SYMBOL = Struct("<IIIIqq")
+EXPR = Struct("<IIIIq")
+IO = Struct("<IIIIII")
+BUFFER = Struct("<IIQ")
+STEP = Struct("<12I")
+INDEX = Struct("<I")
