@@ -5,6 +5,13 @@
  * weights section on a 64 KiB boundary. All offsets are bytes from the start of the image.
  * The segment is the last PT_LOAD of the file; it is found from the program headers at run time, so
  * weights of any size need no relocation.
+ *
+ * cuvil_open checks all of it, once; it also asks for these:
+ * - A symbol is the dimension of the axis it is read from. An axis whose dimension is another expression
+ *   is compared with that expression when shapes are bound.
+ * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's bytes.
+ *   A tensor that is several outputs at once, an input or a weight reaches its output by a COPY step.
+ * - COPY and DIMS write only to ARENA and OUTPUT buffers. A step may jump backwards: loops are allowed.
  */
 #ifndef CUVIL_IMAGE_H
 #define CUVIL_IMAGE_H
@@ -41,13 +48,15 @@ typedef struct {
         uint64_t offset;
         uint64_t bytes;
     } sections[CUVIL_SECTION_COUNT];
-} cuvil_image_header;
+    uint32_t checksum; /* Adler-32 of the header up to here, then of sections 0 to 10; 0: not given */
+    uint32_t reserved;
+} cuvil_image_header; /* 232 bytes; offsetof(checksum) = 224 */
 
 /* One CPU level: every kernel exists once per level. */
 typedef struct {
     uint32_t name;     /* string, "x86-64-v4" */
     uint32_t reserved;
-    uint64_t features; /* bit i: feature i of cuvil_cpu_feature_names[] is required */
+    uint64_t features; /* bit i: feature i of cuvil_cpu_feature_names[] (cpu.h) is required */
 } cuvil_level;
 
 /* A symbolic dimension, bound from an input's shape. */
@@ -140,7 +149,7 @@ enum cuvil_kernel_fault {
     CUVIL_FAULT_DIVIDE = 2  /* integer division by zero */
 };
 
-/* Made for each package by the packer: [level][kernel], and its extent. */
+/* Made for each package by the packer: [level][kernel], and how many kernels each level has. */
 extern const cuvil_kernel cuvil_kernel_table[] __attribute__((visibility("hidden")));
 extern const uint32_t cuvil_kernel_count __attribute__((visibility("hidden")));
 
