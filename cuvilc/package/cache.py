@@ -23,7 +23,9 @@ def default_directory() -> Path:
     """$CUVILC_CACHE_DIR, else $XDG_CACHE_HOME/cuvilc, else ~/.cache/cuvilc."""
     if chosen := os.environ.get("CUVILC_CACHE_DIR"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base.startswith("~"):  # no home directory: a path that cannot be written, so nothing is cached
+        base = os.devnull
     return Path(base) / "cuvilc"
 
 
@@ -97,9 +99,11 @@ class Cache:
             self.prune()
 
     def prune(self) -> None:
-        """Remove the entries used longest ago until a quarter of the limit is free."""
+        """When over the limit, remove the entries used longest ago until a quarter of it is free."""
         entries = sorted(self._entries())
-        total = sum(size for _, size, _ in entries)
+        total = sum(size_bytes for _, size_bytes, _ in entries)
+        if total <= self.limit_bytes:
+            return
         for _, size_bytes, path in entries:
             if total <= self.limit_bytes * 3 // 4:
                 break

@@ -47,8 +47,8 @@ def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> 
             yield f"{word} `{port.name}` has {len(port.dims)} axes, the runtime takes {MAX_RANK}"
         if not 0 <= port.buffer < len(plan.buffers):
             yield f"{word} `{port.name}` is buffer {port.buffer}, which does not exist"
-        elif plan.buffers[port.buffer].kind == kind and plan.buffers[port.buffer].place != i:
-            yield f"buffer {port.buffer} belongs to another {word} than number {i}, `{port.name}`"
+        elif (plan.buffers[port.buffer].kind, plan.buffers[port.buffer].place) != (kind, i):
+            yield f"buffer {port.buffer} is not that of {word} {i}, `{port.name}`"
     if len({p.name for p in ports}) < len(ports):
         yield f"two {word}s have one name"
 
@@ -95,10 +95,11 @@ def _level_faults(plan: Plan, features: Container[str]) -> Iterator[str]:
 
 def _name_faults(plan: Plan) -> Iterator[str]:
     """Strings end at NUL in the image; kernel names become assembler symbols."""
-    named = [*plan.inputs, *plan.outputs, *plan.levels, *plan.symbols, *plan.steps]
-    for text in [x.name for x in named] + [s.layer for s in plan.steps]:
-        if "\0" in text:
-            yield f"the name {text!r} contains NUL"
+    names = [p.name for p in [*plan.inputs, *plan.outputs]]
+    names += [s.name for s in plan.symbols] + [x.name for x in plan.levels]
+    for name in names:
+        if "\0" in name:
+            yield f"the name {name!r} contains NUL"
     for kernel in plan.kernels:
         if not (kernel.isascii() and kernel.isidentifier()):
             yield f"the kernel name {kernel!r} is not a C identifier"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
+from zlib import adler32
 
 from cuvilc.diagnostics import fail
 from cuvilc.dialect.dims import Dim
@@ -45,36 +46,40 @@ def write_image(
     check_plan(plan, weights, features)
     base = file.tell()
     tables = _Tables(plan, features)
-    offset = _align(form.HEADER.size, form.SECTION_ALIGN)
-    places: dict[Section, tuple[int, int]] = {}
+    offset = _align(form.HEADER.size + form.CHECKSUM.size, form.SECTION_ALIGN)
+    offsets: dict[Section, int] = {}
     for section, size_bytes in tables.sizes().items():
-        places[section] = (offset, size_bytes)
+        offsets[section] = offset
         offset = _align(offset + size_bytes, form.SECTION_ALIGN)
 
-    weights_offset = _align(offset, form.SEGMENT_ALIGN)
-    file.seek(base + weights_offset)
+    offsets[Section.WEIGHTS] = _align(offset, form.SEGMENT_ALIGN)
+    file.seek(base + offsets[Section.WEIGHTS])
     stored, summary = _store_weights(file, plan.buffers, weights)
-    places[Section.WEIGHTS] = (weights_offset, summary.size_bytes)
 
-    text = metadata(summary) + b"\0"
-    offset = _align(weights_offset + summary.size_bytes, form.SECTION_ALIGN)
-    places[Section.METADATA] = (offset, len(text))
-    file.seek(base + offset)
-    file.write(text)
-    image_bytes = offset + len(text)
+    data = tables.encode(stored)
+    data[Section.METADATA] = metadata(summary) + b"\0"
+    end = offsets[Section.WEIGHTS] + summary.size_bytes
+    offsets[Section.METADATA] = _align(end, form.SECTION_ALIGN)
+    for section, content in data.items():
+        file.seek(base + offsets[section])
+        file.write(content)
 
-    for section, data in tables.encode(stored).items():
-        file.seek(base + places[section][0])
-        file.write(data)
-    extents = [number for section in Section for number in places[section]]
+    image_bytes = offsets[Section.METADATA] + len(data[Section.METADATA])
+    sizes = {s: len(content) for s, content in data.items()} | {Section.WEIGHTS: summary.size_bytes}
+    extents = [number for s in Section for number in (offsets[s], sizes[s])]
+    head = (form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents)
     file.seek(base)
-    file.write(
-        form.HEADER.pack(
-            form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents
-        )
-    )
+    file.write(_with_checksum(form.HEADER.pack(*head), data))
     file.seek(base + image_bytes)
     return ImageSummary(image_bytes, summary)
+
+
+def _with_checksum(header: bytes, data: Mapping[Section, bytes]) -> bytes:
+    """The header and the Adler-32 of it and of every section but the weights."""
+    checksum = adler32(header)
+    for section in sorted(data):
+        checksum = adler32(data[section], checksum)
+    return header + form.CHECKSUM.pack(checksum, 0)
 
 
 def _align(offset: int, to: int) -> int:

@@ -36,7 +36,8 @@ class Section(IntEnum):
     WEIGHTS = 11
 
 
-HEADER = Struct("<QIIQQ" + "QQ" * len(Section))
+HEADER = Struct("<QIIQQ" + "QQ" * len(Section))  # followed by CHECKSUM
+CHECKSUM = Struct("<II")
 LEVEL = Struct("<IIQ")
 SYMBOL = Struct("<IIIIqq")
 EXPR = Struct("<IIIIq")

@@ -1,0 +1,117 @@
+"""The metadata that follows from a plan; the rest (source, passes, schedules, FLOPs) its maker knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cuvilc import artifact
+from cuvilc.dialect import dims
+from cuvilc.dialect.dims import Dim
+from cuvilc.package import image_format as form
+from cuvilc.package.plan import BufferKind, Plan, Port, Step, StepKind
+
+Ranges = Mapping[str, tuple[int, int | None]]
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the plan does not know of a kernel. FLOPs and bytes moved are of all its calls in one run."""
+
+    schedule: str
+    flops: Dim = 0
+    bytes: Dim = 0
+
+
+def describe(
+    plan: Plan,
+    *,
+    model: artifact.Model,
+    compiler: artifact.Compiler,
+    target_kind: str,
+    kernels: Mapping[str, KernelFacts],
+    adapters: Sequence[dict[str, object]] = (),
+) -> artifact.Metadata:
+    """Metadata of schema 1.0, complete but for what writing the package finds out."""
+    ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
+    return {
+        "schema_version": artifact.SCHEMA_VERSION,
+        "model": model,
+        "compiler": compiler,
+        "target": {
+            "kind": target_kind,
+            "levels": [{"name": x.name, "features": list(x.features)} for x in plan.levels],
+            "image_version": form.VERSION,
+        },
+        "symbols": [
+            {"name": s.name, "lo": s.lo, "hi": s.hi, "input": s.input, "axis": s.axis}
+            for s in plan.symbols
+        ],
+        "inputs": [_port(p, ranges) for p in plan.inputs],
+        "outputs": [_port(p, ranges) for p in plan.outputs],
+        "adapters": list(adapters),
+        "kernels": _kernels(plan, kernels),
+        "memory": _memory(plan),
+    }
+
+
+def _text(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def _port(port: Port, ranges: Ranges) -> artifact.Port:
+    return {
+        "name": port.name,
+        "dtype": port.dtype,
+        "dims": [_text(d) for d in port.dims],
+        "ranges": [_range(d, ranges) for d in port.dims],
+    }
+
+
+def _range(dim: Dim, ranges: Ranges) -> list[int | None]:
+    """Sizes are never negative, whatever interval arithmetic makes of them."""
+    lo, hi = dims.bounds(dim, ranges)
+    return [max(int(lo), 0) if math.isfinite(lo) else 0, int(hi) if math.isfinite(hi) else None]
+
+
+def _kernels(plan: Plan, facts: Mapping[str, KernelFacts]) -> list[artifact.Kernel]:
+    calls: dict[int, list[Step]] = {}
+    for step in plan.steps:
+        if step.kind == StepKind.KERNEL:
+            calls.setdefault(step.target, []).append(step)
+    return [
+        {
+            "name": name,
+            "schedule": facts[name].schedule,
+            "layers": _unique(step.layer for step in calls.get(i, []) if step.layer),
+            "calls": len(calls.get(i, [])),
+            "flops": _text(facts[name].flops),
+            "bytes": _text(facts[name].bytes),
+            "tasks": _text(_total(step.tasks for step in calls.get(i, []))),
+        }
+        for i, name in enumerate(plan.kernels)
+    ]
+
+
+def _total(amounts: Iterable[Dim]) -> Dim:
+    total: Dim = 0
+    for amount in amounts:
+        total = total + amount
+    return total
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _memory(plan: Plan) -> artifact.Memory:
+    arena = [b for b in plan.buffers if b.kind == BufferKind.ARENA]
+    return {
+        "arena_bytes": _text(plan.arena_bytes),
+        "scratch_bytes": list(dict.fromkeys(_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0)),
+        "buffers": [
+            {"offset": b.place if isinstance(b.place, str) else _text(b.place), "bytes": _text(b.bytes)}
+            for b in arena
+        ],
+    }

@@ -1,0 +1,126 @@
+"""Writes a package: aside, then renamed over the destination; or nothing at all.
+
+Same inputs, same bytes: no time, path, host or user enters any file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from cuvilc import artifact
+from cuvilc.artifact import FileInfo, Metadata
+from cuvilc.diagnostics import fail
+from cuvilc.package.cache import Cache
+from cuvilc.package.codes import BAD_LIBRARY
+from cuvilc.package.destination import check_destination, os_errors, replace, sibling, sync
+from cuvilc.package.elf import ElfError, begin_segment, dependencies, end_segment, function_sizes
+from cuvilc.package.image import write_image
+from cuvilc.package.link import Object, link_library, runtime_objects
+from cuvilc.package.plan import Plan, kernel_symbol
+from cuvilc.package.runtime_source import RuntimeSource, feature_bits, find_runtime
+from cuvilc.package.toolchain import Toolchain, find_toolchain
+from cuvilc.package.vectors import Vectors, write_vectors_file
+from cuvilc.package.weights import Weights, WeightsSummary
+
+
+def write_package(
+    plan: Plan,
+    objects: Sequence[Object],
+    weights: Weights,
+    metadata: Metadata,
+    destination: Path,
+    *,
+    vectors: Vectors | None = None,
+    toolchain: Toolchain | None = None,
+    runtime: RuntimeSource | None = None,
+    cache: Cache | None = None,
+) -> Metadata:
+    """Write the package directory `destination`, replacing a package there; the metadata as written.
+
+    `objects` are object files, as bytes or paths, that define every kernel of `plan` for every level;
+    `metadata` comes from `describe`. Raises CUV501 to CUV511; then nothing is left behind, and what stood
+    at the destination stands there still.
+    """
+    check_destination(destination)
+    with os_errors(destination):
+        toolchain = toolchain or find_toolchain()
+        runtime = runtime or find_runtime()
+        runtime_code = runtime_objects(toolchain, runtime, cache or Cache(enabled=False))
+        staging = sibling(destination, "new")
+        staging.mkdir()
+        try:
+            library = staging / artifact.LIBRARY_FILE
+            link_library(plan, objects, runtime_code, library, toolchain)
+            complete = _measured(metadata, plan, objects, library)
+            if vectors is not None:
+                write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
+                complete["vectors"] = {
+                    "cases": len(vectors.cases),
+                    "tolerance": vectors.tolerance,
+                }
+            _append_image(library, plan, weights, runtime, complete)
+            complete["files"] = {p.name: _file_info(p) for p in sorted(staging.iterdir())}
+            (staging / artifact.METADATA_FILE).write_bytes(artifact.canonical(complete))
+            sync(staging)
+            replace(staging, destination)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return complete
+
+
+def _measured(
+    metadata: Metadata, plan: Plan, objects: Sequence[Object], library: Path
+) -> Metadata:
+    """A copy of `metadata` with code sizes and what the library asks of the system."""
+    sizes: dict[str, int] = {}
+    try:
+        for item in objects:
+            sizes |= function_sizes(item if isinstance(item, bytes) else item.read_bytes())
+        needs = dependencies(library.read_bytes())
+    except ElfError as error:
+        raise fail(BAD_LIBRARY, f"cannot read what was compiled: {error}") from error
+    complete = cast(Metadata, {**metadata, "memory": {**metadata["memory"]}})
+    complete["target"] = {
+        **metadata["target"],
+        "min_glibc": needs.min_glibc,
+        "needed": sorted(needs.needed),
+    }
+    levels = list(enumerate(plan.levels))
+    complete["kernels"] = [
+        {
+            **kernel,
+            "code_bytes": {x.name: sizes.get(kernel_symbol(kernel["name"], i), 0) for i, x in levels},
+        }
+        for kernel in metadata["kernels"]
+    ]
+    return complete
+
+
+def _append_image(
+    library: Path, plan: Plan, weights: Weights, runtime: RuntimeSource, metadata: Metadata
+) -> None:
+    """Append plan, weights and metadata to the linked library and map them; completes `metadata`."""
+
+    def text(stored: WeightsSummary) -> bytes:
+        metadata["weights"] = {
+            "sha256": stored.sha256,
+            "bytes": stored.size_bytes,
+            "count": stored.count,
+        }
+        metadata["memory"]["weights_bytes"] = stored.size_bytes
+        return artifact.canonical(metadata)
+
+    try:
+        with library.open("r+b") as file:
+            offset = begin_segment(file)
+            write_image(file, plan, weights, feature_bits(runtime), text)
+            end_segment(file, offset)
+    except ElfError as error:
+        raise fail(BAD_LIBRARY, f"the linked library cannot carry the image: {error}") from error
+
+
+def _file_info(path: Path) -> FileInfo:
+    return {"sha256": artifact.file_sha256(path), "bytes": path.stat().st_size}
