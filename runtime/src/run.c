@@ -1,0 +1,127 @@
+/* The plan interpreter. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <time.h>
+
+#include "internal.h"
+
+/* A step cheaper than this stays on the calling thread: about 10 us of work, several times what it takes
+ * to hand tasks to a spinning worker. */
+#define THREADED_COST 1000000
+/* More tasks than any kernel has; beyond, the pool's counter could wrap. */
+#define THREADED_TASKS (INT64_C(1) << 48)
+
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int64_t cost_of(const cuvil_context *context, const cuvil_step *step)
+{
+    return step->cost == CUVIL_NONE ? 0 : context->values[step->cost];
+}
+
+static cuvil_status kernel_fault(const cuvil_model *model, const cuvil_step *step, int32_t fault)
+{
+    const char *what = fault == CUVIL_FAULT_INDEX    ? "an index in the data lies outside its axis"
+                       : fault == CUVIL_FAULT_DIVIDE ? "an integer is divided by zero"
+                                                     : "it reported an unknown fault";
+    return cuvil_fail(CUVIL_ERROR_KERNEL, "kernel `%s` of layer `%s`: %s (fault %d)",
+                      cuvil_string(model, step->name), cuvil_string(model, step->layer), what, fault);
+}
+
+static cuvil_status run_kernel(cuvil_context *context, const cuvil_step *step, uint32_t *used)
+{
+    const cuvil_model *model = context->model;
+    int64_t tasks = context->values[step->tasks];
+    cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + step->target];
+    void *const *buffers = context->pointers + step->buffers;
+    const int64_t *scalars = context->scalars + step->scalars;
+    int32_t fault = 0;
+    if (context->pool != NULL && tasks > 1 && tasks < THREADED_TASKS &&
+        cost_of(context, step) >= THREADED_COST) {
+        cuvil_job job = {kernel, buffers, scalars, tasks, context->scratch, context->scratch_stride};
+        fault = cuvil_pool_run(context->pool, &job, used);
+    } else if (tasks > 0) {
+        fault = kernel(buffers, scalars, 0, tasks, context->scratch);
+    }
+    return fault == 0 ? CUVIL_OK : kernel_fault(model, step, fault);
+}
+
+/* Execute one step; *next holds the number of the step after it and changes on a jump. */
+static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uint32_t *next,
+                             uint32_t *used)
+{
+    const cuvil_model *model = context->model;
+    void *const *buffers = context->pointers + step->buffers;
+    switch (step->kind) {
+    case CUVIL_STEP_KERNEL:
+        return run_kernel(context, step, used);
+    case CUVIL_STEP_COPY: {
+        int64_t bytes = context->values[model->buffers[model->operands[step->buffers + 1]].bytes];
+        if (bytes > 0)
+            memmove(buffers[1], buffers[0], (size_t)bytes);
+        return CUVIL_OK;
+    }
+    case CUVIL_STEP_DIMS:
+        if (step->scalar_count > 0)
+            memcpy(buffers[0], context->scalars + step->scalars, step->scalar_count * sizeof(int64_t));
+        return CUVIL_OK;
+    case CUVIL_STEP_BRANCH:
+        if (*(const uint8_t *)buffers[0] == 0)
+            *next = step->target;
+        return CUVIL_OK;
+    default:
+        *next = step->target;
+        return CUVIL_OK;
+    }
+}
+
+static void report(const cuvil_context *context, const cuvil_step *step, uint32_t used,
+                   uint64_t begin_ns)
+{
+    const cuvil_model *model = context->model;
+    cuvil_event event = {
+        .kernel = cuvil_string(model, step->name),
+        .layer = cuvil_string(model, step->layer),
+        .step = (uint32_t)(step - model->steps),
+        .threads = used,
+        .begin_ns = begin_ns,
+        .end_ns = now_ns(),
+        .cost = cost_of(context, step),
+    };
+    context->probe(&event, context->probe_user);
+}
+
+static cuvil_status interpret(cuvil_context *context)
+{
+    const cuvil_model *model = context->model;
+    const bool probe = context->probe != NULL;
+    for (uint32_t next = 0; next < model->step_count;) {
+        const cuvil_step *step = &model->steps[next++];
+        uint32_t used = 1;
+        uint64_t begin_ns = probe ? now_ns() : 0;
+        cuvil_status status = run_step(context, step, &next, &used);
+        if (status != CUVIL_OK)
+            return status;
+        if (probe)
+            report(context, step, used, begin_ns);
+    }
+    return CUVIL_OK;
+}
+
+cuvil_status cuvil_run(cuvil_context *context)
+{
+    if (context == NULL)
+        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_run: the context is NULL");
+    cuvil_status status = cuvil_bind(context);
+    if (status == CUVIL_OK)
+        status = cuvil_place(context);
+    context->ran = false;
+    if (status == CUVIL_OK)
+        status = interpret(context);
+    context->ran = status == CUVIL_OK;
+    return status;
+}

@@ -1,0 +1,69 @@
+/* Hand-written kernels for the tests: the ABI of image.h and nothing of the compiler. */
+#include <string.h>
+
+#include "../../runtime/src/image.h"
+
+#define KERNEL(name)                                                                            \
+    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,      \
+                 void *scratch);                                                                \
+    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,      \
+                 void *scratch)
+
+/* out[i] = a[i] + b[i % period]; a task is one element; scalars: period. */
+KERNEL(test_add)
+{
+    const float *a = buffers[0], *b = buffers[1];
+    float *out = buffers[2];
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++)
+        out[i] = a[i] + b[i % scalars[0]];
+    return CUVIL_FAULT_NONE;
+}
+
+/* y[m, n] = x[m, k] w[k, n]; a task is one row; scalars: k, n; scratch: one row of n. */
+KERNEL(test_matmul)
+{
+    const float *x = buffers[0], *w = buffers[1];
+    float *y = buffers[2], *row = scratch;
+    int64_t k = scalars[0], n = scalars[1];
+    for (int64_t i = begin; i < end; i++) {
+        memset(row, 0, (size_t)n * sizeof *row);
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t j = 0; j < n; j++)
+                row[j] += x[i * k + p] * w[p * n + j];
+        memcpy(y + i * n, row, (size_t)n * sizeof *row);
+    }
+    return CUVIL_FAULT_NONE;
+}
+
+/* y[i] = table[index[i]]; a task is one element; scalars: length of the table. */
+KERNEL(test_gather)
+{
+    const float *table = buffers[0];
+    const int64_t *index = buffers[1];
+    float *y = buffers[2];
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++) {
+        if (index[i] < 0 || index[i] >= scalars[0])
+            return CUVIL_FAULT_INDEX;
+        y[i] = table[index[i]];
+    }
+    return CUVIL_FAULT_NONE;
+}
+
+/* flag[0] = count[0] > 0, count[0] -= 1: the condition of a loop. */
+KERNEL(test_countdown)
+{
+    int64_t *count = buffers[0];
+    unsigned char *flag = buffers[1];
+    (void)scalars, (void)begin, (void)end, (void)scratch;
+    *flag = *count > 0;
+    *count -= 1;
+    return CUVIL_FAULT_NONE;
+}
+
+KERNEL(test_nothing)
+{
+    (void)buffers, (void)scalars, (void)begin, (void)end, (void)scratch;
+    return CUVIL_FAULT_NONE;
+}
