@@ -1,0 +1,25 @@
+"""The one exception of this package."""
+
+from __future__ import annotations
+
+HELP = {
+    "CUV601": "build the package again, or copy it again: the file is damaged or incomplete",
+    "CUV602": "upgrade with `pip install -U cuvil`, or build the package with this version's cuvilc",
+    "CUV603": "build for this machine: `cuvilc build --cpu host`",
+    "CUV608": "use a smaller shape or fewer threads",
+}
+
+
+class CuvilError(Exception):
+    """What went wrong: `code` ("CUV606", see `cuvilc explain`), `message`, `place`, `help`."""
+
+    def __init__(self, code: str, message: str, place: str = "", help: str = "") -> None:
+        super().__init__(code, message, place, help)
+        self.code = code
+        self.message = message
+        self.place = place
+        self.help = help or HELP.get(code, f"see `cuvilc explain {code}`")
+
+    def __str__(self) -> str:
+        place = f"\n  --> {self.place}" if self.place else ""
+        return f"error[{self.code}]: {self.message}{place}\n   = help: {self.help}"

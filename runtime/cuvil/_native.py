@@ -1,0 +1,127 @@
+"""The C API (cuvil.h) through ctypes."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+from typing import Any
+
+from ._error import CuvilError
+
+API_VERSION = 1
+MAX_RANK = 8
+INT64_MAX = 2**63 - 1
+# By cuvil_dtype.
+DTYPES = (
+    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool"),
+)
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("dtype", c_int),
+        ("rank", c_int32),
+        ("dims", c_int64 * MAX_RANK),
+        ("strides", POINTER(c_int64)),
+    )
+
+
+class TensorInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("rank", c_int32),
+        ("dims", c_int64 * MAX_RANK),
+        ("symbols", c_char_p * MAX_RANK),
+        ("lo", c_int64 * MAX_RANK),
+        ("hi", c_int64 * MAX_RANK),
+    )
+
+
+class Options(ctypes.Structure):
+    _fields_ = (("struct_bytes", c_size_t), ("threads", c_int32))
+
+
+class Event(ctypes.Structure):
+    _fields_ = (
+        ("kernel", c_char_p),
+        ("layer", c_char_p),
+        ("step", c_uint32),
+        ("threads", c_uint32),
+        ("begin_ns", ctypes.c_uint64),
+        ("end_ns", ctypes.c_uint64),
+        ("cost", c_int64),
+    )
+
+
+PROBE = ctypes.CFUNCTYPE(None, POINTER(Event), c_void_p)
+
+# Result and arguments; those in SLOW run long, and give up the GIL meanwhile.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuvil_open": (c_int, c_char_p, POINTER(c_void_p)),
+    "cuvil_close": (None, c_void_p),
+    "cuvil_last_error": (c_char_p,),
+    "cuvil_metadata": (c_char_p,),
+    "cuvil_api_version": (c_uint32,),
+    "cuvil_level_name": (c_char_p, c_void_p),
+    "cuvil_input_count": (c_int32, c_void_p),
+    "cuvil_output_count": (c_int32, c_void_p),
+    "cuvil_input_info": (c_int, c_void_p, c_int32, POINTER(TensorInfo)),
+    "cuvil_output_info": (c_int, c_void_p, c_int32, POINTER(TensorInfo)),
+    "cuvil_context_create": (c_int, c_void_p, POINTER(Options), POINTER(c_void_p)),
+    "cuvil_context_destroy": (None, c_void_p),
+    "cuvil_context_bytes": (c_size_t, c_void_p),
+    "cuvil_set_input": (c_int, c_void_p, c_int32, POINTER(Tensor)),
+    "cuvil_set_output": (c_int, c_void_p, c_int32, POINTER(Tensor)),
+    "cuvil_get_output": (c_int, c_void_p, c_int32, POINTER(Tensor)),
+    "cuvil_infer_shapes": (c_int, c_void_p),
+    "cuvil_run": (c_int, c_void_p),
+    "cuvil_set_probe": (c_int, c_void_p, PROBE, c_void_p),
+}
+SLOW = {"cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy"}
+
+
+class Library:
+    """A loaded model.so, its functions by their names without `cuvil_`."""
+
+    def __init__(self, path: Path, place: str) -> None:
+        self.place = place
+        try:
+            library = ctypes.CDLL(str(path.resolve()))
+            quick = ctypes.PyDLL(str(path), handle=library._handle)
+            for name, (result, *arguments) in SIGNATURES.items():
+                function = getattr(library if name in SLOW else quick, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name.removeprefix("cuvil_"), function)
+        except OSError as error:
+            raise CuvilError("CUV601", f"the dynamic linker refuses it: {error}", place) from error
+        except AttributeError as error:
+            raise CuvilError("CUV601", f"a library without the cuvil API: {error}", place) from error
+        self._handle = library._handle
+        if self.api_version() != API_VERSION:
+            raise CuvilError(
+                "CUV602", f"C API {self.api_version()}, this loader knows {API_VERSION}", place
+            )
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: functions are set in __init__
+        raise AttributeError(name)
+
+    def check(self, status: int) -> None:
+        """Raise what the library says when the status is not 0."""
+        if status:
+            message = (self.last_error() or b"").decode(errors="replace")
+            raise CuvilError(f"CUV{status}", message, self.place)
+
+    def open_model(self, level: str | None) -> c_void_p:
+        """A cuvil_model. level: None for the best that this CPU runs."""
+        model = c_void_p()
+        self.check(self.open(level.encode() if level else None, byref(model)))
+        return model
+
+    def unload(self) -> None:
+        """Unmap the file. Nothing of it may be in use."""
+        _ctypes.dlclose(self._handle)
