@@ -65,7 +65,8 @@ CORRUPT_PACKAGE = define(
 metadata.json records size and SHA-256 of every file of the package. This file has others: it was cut
 short, damaged, or exchanged.
 
-Next step: build or fetch the package again.
+Next step: build or fetch the package again. Stripping or otherwise editing model.so is not possible: plan
+and weights lie behind what such tools know of.
 """,
 )
 
@@ -224,7 +225,9 @@ def validate(metadata: object, place: str = METADATA_FILE) -> None:
     found = sorted(f"{e.json_path}: {_short(e.message)}" for e in errors)
     if found:
         raise CuvilError(
-            Diagnostic(BAD_METADATA, f"{place} does not fit its schema", place, found[0], found[1:6])
+            Diagnostic(
+                BAD_METADATA, f"{place} does not fit its schema", place, found[0], found[1:6]
+            )
         )
 
 
@@ -288,7 +291,9 @@ def read_metadata(path: Path) -> Metadata:
     try:
         metadata: Metadata = json.loads(file.read_bytes())
     except OSError as error:
-        raise fail(NOT_A_PACKAGE, f"cannot read {file}: {error.strerror}", place=str(file)) from error
+        raise fail(
+            NOT_A_PACKAGE, f"cannot read {file}: {error.strerror}", place=str(file)
+        ) from error
     except (ValueError, RecursionError) as error:
         raise fail(BAD_METADATA, f"{file} is not JSON: {error}", place=str(file)) from error
     return metadata

@@ -24,8 +24,8 @@ def default_directory() -> Path:
     if chosen := os.environ.get("CUVILC_CACHE_DIR"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if base.startswith("~"):  # no home directory: a path that cannot be written, so nothing is cached
-        base = os.devnull
+    if base.startswith("~"):
+        base = os.devnull  # no home directory: what cannot be written is not cached
     return Path(base) / "cuvilc"
 
 

@@ -56,7 +56,7 @@ def describe(
     }
 
 
-def _text(dim: Dim) -> int | str:
+def _text(dim: Dim | str) -> int | str:
     return dim if isinstance(dim, int) else str(dim)
 
 
@@ -107,11 +107,9 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 def _memory(plan: Plan) -> artifact.Memory:
     arena = [b for b in plan.buffers if b.kind == BufferKind.ARENA]
+    scratch = [_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
     return {
         "arena_bytes": _text(plan.arena_bytes),
-        "scratch_bytes": list(dict.fromkeys(_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0)),
-        "buffers": [
-            {"offset": b.place if isinstance(b.place, str) else _text(b.place), "bytes": _text(b.bytes)}
-            for b in arena
-        ],
+        "scratch_bytes": list(dict.fromkeys(scratch)),
+        "buffers": [{"offset": _text(b.place), "bytes": _text(b.bytes)} for b in arena],
     }

@@ -101,6 +101,7 @@ def begin_segment(file: BinaryIO) -> int:
     """
     size_bytes = file.seek(0, 2)
     _with_image(file, size_bytes, _align(size_bytes), 1)
+    file.seek(size_bytes)
     file.write(bytes(_align(size_bytes) - size_bytes))
     return _align(size_bytes)
 
@@ -219,9 +220,7 @@ def _string(strings: bytes, offset: int) -> str:
 def function_sizes(data: bytes) -> dict[str, int]:
     """Bytes of code of each function that an object file defines."""
     head = _header(data, _ET_REL)
-    sections = [
-        _unpack(_SECTION, data, head.shoff + i * _SECTION.size) for i in range(head.shnum)
-    ]
+    sections = [_unpack(_SECTION, data, head.shoff + i * _SECTION.size) for i in range(head.shnum)]
     sizes = {}
     for _, kind, _, _, offset, size, link, _, _, _ in sections:
         if kind != _SHT_SYMTAB:

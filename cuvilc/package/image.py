@@ -100,7 +100,8 @@ def _store_weights(
             stored[key] = writer.add(key, weights[key])
         if buffer.bytes != weights[key].nbytes:
             raise fail(
-                BAD_PLAN, f"weight `{key}`: {weights[key].nbytes} bytes, the plan says {buffer.bytes}"
+                BAD_PLAN,
+                f"weight `{key}`: {weights[key].nbytes} bytes, the plan says {buffer.bytes}",
             )
     return stored, writer.finish()
 

@@ -28,7 +28,9 @@ _EXPORTS = "{ global: cuvil_*; local: *; };\n"
 
 Object = bytes | Path
 
-_compiled: dict[str, bytes] = {}  # this process's objects by cache key, for builds without a disk cache
+_compiled: dict[
+    str, bytes
+] = {}  # this process's objects by cache key, for builds without a disk cache
 
 
 def runtime_objects(toolchain: Toolchain, source: RuntimeSource, cache: Cache) -> list[bytes]:
@@ -58,7 +60,15 @@ def _compile(toolchain: Toolchain, source: RuntimeSource, unit: Path) -> bytes:
     includes = [f"-I{path}" for path in source.include_dirs]
     with TemporaryDirectory(prefix="cuvilc-") as directory:
         output = Path(directory, "unit.o")
-        command = [*toolchain.arguments, *COMPILE_FLAGS, *includes, "-c", str(unit), "-o", str(output)]
+        command = [
+            *toolchain.arguments,
+            *COMPILE_FLAGS,
+            *includes,
+            "-c",
+            str(unit),
+            "-o",
+            str(output),
+        ]
         result = run(command)
         if result.returncode != 0:
             raise _tool_failed(COMPILER_FAILED, f"compiling {unit.name} failed", result.stdout)

@@ -34,7 +34,11 @@ class Toolchain:
         """The start of every command line."""
         if not self.triple:
             return list(self.command)
-        return [*self.command, "-target", f"{self.triple}.{self.glibc}" if self.glibc else self.triple]
+        return [
+            *self.command,
+            "-target",
+            f"{self.triple}.{self.glibc}" if self.glibc else self.triple,
+        ]
 
 
 def find_toolchain() -> Toolchain:
@@ -48,7 +52,9 @@ def find_toolchain() -> Toolchain:
         path = shutil.which(command[0])
         if path is not None:
             return Toolchain(command, identify((path, *command[1:])))
-    where = f"CC names `{choices[0][0]}`" if wanted else f"none of {', '.join(_COMMANDS)} is on PATH"
+    where = (
+        f"CC names `{choices[0][0]}`" if wanted else f"none of {', '.join(_COMMANDS)} is on PATH"
+    )
     raise fail(
         NO_COMPILER,
         f"no C compiler was found: {where}{', which is not on PATH' if wanted else ''}",

@@ -67,7 +67,9 @@ def read_vectors(package: Package) -> Vectors | None:
         with np.load(path, allow_pickle=False) as stored:
             cases = [_read_case(package, stored, i) for i in range(info["cases"])]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise fail(BAD_METADATA, f"the test vectors cannot be read: {error}", place=str(path)) from error
+        raise fail(
+            BAD_METADATA, f"the test vectors cannot be read: {error}", place=str(path)
+        ) from error
     return Vectors(cases, info["tolerance"])
 
 
@@ -75,7 +77,10 @@ def _read_case(package: Package, stored: Mapping[str, Array], i: int) -> Case:
     metadata = package.metadata
     return Case(
         [_typed(stored[f"case{i}.input{k}"], p["dtype"]) for k, p in enumerate(metadata["inputs"])],
-        [_typed(stored[f"case{i}.output{k}"], p["dtype"]) for k, p in enumerate(metadata["outputs"])],
+        [
+            _typed(stored[f"case{i}.output{k}"], p["dtype"])
+            for k, p in enumerate(metadata["outputs"])
+        ],
     )
 
 

@@ -86,7 +86,8 @@ def _as_bytes(key: str, weight: Weight) -> NDArray[np.uint8]:
     array = weight.make() if isinstance(weight, LazyWeight) else weight
     if array.nbytes != weight.nbytes:
         raise fail(
-            BAD_PLAN, f"weight `{key}` has {array.nbytes} bytes and was announced with {weight.nbytes}"
+            BAD_PLAN,
+            f"weight `{key}` has {array.nbytes} bytes and was announced with {weight.nbytes}",
         )
     if array.dtype.hasobject:
         raise fail(BAD_PLAN, f"weight `{key}` holds Python objects")

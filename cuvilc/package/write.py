@@ -71,9 +71,7 @@ def write_package(
     return complete
 
 
-def _measured(
-    metadata: Metadata, plan: Plan, objects: Sequence[Object], library: Path
-) -> Metadata:
+def _measured(metadata: Metadata, plan: Plan, objects: Sequence[Object], library: Path) -> Metadata:
     """A copy of `metadata` with code sizes and what the library asks of the system."""
     sizes: dict[str, int] = {}
     try:
@@ -92,7 +90,9 @@ def _measured(
     complete["kernels"] = [
         {
             **kernel,
-            "code_bytes": {x.name: sizes.get(kernel_symbol(kernel["name"], i), 0) for i, x in levels},
+            "code_bytes": {
+                x.name: sizes.get(kernel_symbol(kernel["name"], i), 0) for i, x in levels
+            },
         }
         for kernel in metadata["kernels"]
     ]

@@ -1,0 +1,1 @@
+#include "../../../../runtime/src/image.h"

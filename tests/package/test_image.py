@@ -1,0 +1,235 @@
+"""The image, read back by code that shares nothing with the writer but runtime/src/image.h."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import hashlib
+import re
+import struct
+import subprocess
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cuvilc.diagnostics import CuvilError
+from cuvilc.dialect.dims import symbol
+from cuvilc.package import image_format as form
+from cuvilc.package.exprs import Op
+from cuvilc.package.image import write_image
+from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
+from cuvilc.package.weights import LazyWeight, Weights
+
+from .helpers import scale_plan, scale_weights
+
+HEADER_FILE = Path(__file__).parents[2] / "runtime" / "src" / "image.h"
+FEATURES = {"sse3": 0, "avx2": 5}
+
+
+def write(plan: Plan, weights: Weights, prefix: bytes = b"") -> bytes:
+    file = BytesIO(prefix)
+    file.seek(len(prefix))
+    summary = write_image(file, plan, weights, FEATURES, lambda w: w.sha256.encode())
+    assert file.tell() == len(file.getvalue()) == len(prefix) + summary.size_bytes
+    return file.getvalue()[len(prefix) :]
+
+
+class Image:
+    """The sections of an image, as tuples."""
+
+    RECORDS: ClassVar[dict[int, str]] = {
+        2: "<IIQ", 3: "<IIIIqq", 4: "<IIIIq", 5: "<I", 6: "<IIIIII", 7: "<IIIIII", 8: "<IIQ",
+        9: "<IIIIIIIIIIII", 10: "<I",
+    }  # fmt: skip
+
+    def __init__(self, data: bytes) -> None:
+        magic, version, count, size_bytes, arena = struct.unpack_from("<QIIQQ", data)
+        assert (magic.to_bytes(8, "little"), version, count) == (b"CUVILIMG", 1, 12)
+        assert size_bytes == len(data)
+        self.arena_bytes = arena
+        self.raw = []
+        for i in range(count):
+            offset, length = struct.unpack_from("<QQ", data, 32 + 16 * i)
+            assert offset % (65536 if i == 11 else 64) == 0
+            assert offset + length <= len(data)
+            self.raw.append(data[offset : offset + length])
+        self.rows = {i: list(struct.iter_unpack(f, self.raw[i])) for i, f in self.RECORDS.items()}
+        checked = data[:224] + b"".join(self.raw[:11])
+        assert struct.unpack_from("<II", data, 224) == (zlib.adler32(checked), 0)
+
+    def text(self, offset: int) -> str:
+        end = self.raw[0].index(b"\0", offset)
+        return self.raw[0][offset:end].decode()
+
+    def value(self, number: int, *symbols: int) -> int:
+        op, a, b, _, imm = self.rows[4][number]
+        if op == 0:
+            return int(imm)
+        if op == 1:
+            return symbols[a]
+        assert op == 4, "these tests only multiply"
+        return int(self.value(a, *symbols) * self.value(b, *symbols))
+
+
+def test_round_trip() -> None:
+    image = Image(
+        write(scale_plan((Level("v3", ("avx2", "sse3")), Level("v2", ()))), scale_weights())
+    )
+    assert image.value(image.arena_bytes, 3) == 192
+    assert [(image.text(n), f) for n, _, f in image.rows[2]] == [("v3", 0b100001), ("v2", 0)]
+    [(name, *symbol_row)] = image.rows[3]
+    assert (image.text(name), symbol_row) == ("n", [0, 0, 0, 1, 64])
+    [(name, dtype, rank, dims, buffer, _)] = image.rows[6]
+    assert (image.text(name), dtype, rank, buffer) == ("x", 0, 2, 0)
+    assert [image.value(image.rows[5][dims + i][0], 3) for i in range(rank)] == [3, 4]
+    [(name, _, _, _, buffer, _)] = image.rows[7]
+    assert (image.text(name), buffer) == ("y", 2)
+    assert [(kind, image.value(size, 3), place) for kind, size, place in image.rows[8]] == [
+        (2, 48, 0), (1, 16, 0), (3, 48, 0), (1, 16, 0),
+    ]  # fmt: skip
+    [
+        (kind, target, buffers, count, scalars, scalar_count, tasks, scratch, cost, name, layer, _)
+    ] = image.rows[9]
+    assert (kind, target, count, scalar_count, scratch) == (0, 0, 3, 1, 0xFFFFFFFF)
+    assert [x for (x,) in image.rows[10][buffers : buffers + count]] == [0, 1, 2]
+    assert image.value(image.rows[10][scalars][0], 7) == image.value(tasks, 7) == 7
+    assert image.value(cost, 7) == 112
+    assert (image.text(name), image.text(layer)) == ("scale", "/mul")
+    assert image.raw[11] == np.array([1, 2, 3, 4], "<f4").tobytes(), (
+        "equal weights once, unused never"
+    )
+    assert image.raw[1] == hashlib.sha256(image.raw[11]).hexdigest().encode() + b"\0"
+
+
+def test_the_image_may_start_anywhere_in_the_file() -> None:
+    assert write(scale_plan(), scale_weights(), b"x" * 65536) == write(
+        scale_plan(), scale_weights()
+    )
+
+
+def weights_plan(sizes: dict[str, int]) -> Plan:
+    return Plan(
+        buffers=[Buffer(BufferKind.WEIGHT, size, key) for key, size in sizes.items()],
+        levels=[Level("base", ())],
+    )
+
+
+def test_weights_of_every_kind_are_little_endian_and_aligned(tmp_path: Path) -> None:
+    stored = np.arange(3_000_000, dtype=np.int32)
+    stored.tofile(tmp_path / "w")
+    expected: dict[str, np.ndarray[Any, Any]] = {
+        "memmap": np.memmap(tmp_path / "w", np.int32, "r"),
+        "transposed": np.arange(6, dtype=np.int16).reshape(2, 3).T,
+        "big endian": np.arange(5, dtype=">i4"),
+        "scalar": np.array(2.5, np.float64),
+        "bfloat16": np.arange(5).astype(ml_dtypes.bfloat16),
+        "bool": np.array([True, False, True]),
+        "empty": np.zeros((0, 3), np.float32),
+    }
+    lazy = LazyWeight(40, lambda: np.arange(10, dtype=np.float32))
+    sizes = {key: array.nbytes for key, array in expected.items()} | {"lazy": 40}
+    image = Image(write(weights_plan(sizes), {**expected, "lazy": lazy}))
+    expected["lazy"] = lazy.make()
+    for (kind, size, place), array in zip(image.rows[8], expected.values(), strict=True):
+        assert kind == 1
+        assert place % 64 == 0
+        little = array.astype(array.dtype.newbyteorder("<"))
+        assert image.raw[11][place : place + image.value(size)] == little.tobytes()
+
+
+def test_equal_bytes_are_stored_once_and_nearly_equal_ones_are_not() -> None:
+    base = np.zeros(9_000_000, np.uint8)
+    other = base.copy()
+    other[4_000_001] = 1  # between the samples that the fingerprint takes
+    weights: Weights = {"a": base, "b": other, "c": base.copy(), "d": other.view(np.int32)}
+    image = Image(write(weights_plan({k: 9_000_000 for k in weights}), weights))
+    places = [place for _, _, place in image.rows[8]]
+    assert places == [0, 9_000_000, 0, 9_000_000]
+
+
+def test_a_lazy_weight_is_made_once() -> None:
+    made = []
+
+    def make() -> np.ndarray[Any, Any]:
+        made.append(1)
+        return np.ones(4, np.float32)
+
+    write(weights_plan({"w": 16}), {"w": LazyWeight(16, make)})
+    assert made == [1]
+
+
+BAD_PLANS: list[tuple[str, dict[str, Any]]] = [
+    ("no CPU level", {"levels": []}),
+    ("asks for `avx9`", {"levels": [Level("x", ("avx9",))]}),
+    ("buffer 7, which does not exist", {"inputs": [Port("x", "float32", (symbol("n"), 4), 7)]}),
+    ("buffer 2 is not that of input 0", {"inputs": [Port("x", "float32", (symbol("n"), 4), 2)]}),
+    ("dtype complex64", {"outputs": [Port("y", "complex64", (1,), 2)]}),
+    ("has 9 axes", {"outputs": [Port("y", "float32", (1,) * 9, 2)]}),
+    ("contains NUL", {"outputs": [Port("y\0", "float32", (1,), 2)]}),
+    ("is not axis 1", {"symbols": [Symbol("n", 0, 1)]}),
+    ("axis 5 of input 0, which does not exist", {"symbols": [Symbol("n", 0, 5)]}),
+    ("empty range", {"symbols": [Symbol("n", 0, 0, 4, 3)]}),
+    ("runs kernel 3", {"steps": [Step(StepKind.KERNEL, 3)]}),
+    ("goes to step 3", {"steps": [Step(StepKind.JUMP, 3)]}),
+    ("uses buffer 9", {"steps": [Step(StepKind.DIMS, 0, (9,))]}),
+    ("has 0 buffers", {"steps": [Step(StepKind.COPY)]}),
+    ("not a C identifier", {"kernels": ["a-b"]}),
+    ("the symbol `m`", {"arena_bytes": symbol("m")}),
+]
+
+
+@pytest.mark.parametrize(("fault", "change"), BAD_PLANS, ids=[fault for fault, _ in BAD_PLANS])
+def test_a_bad_plan_is_refused(fault: str, change: dict[str, Any]) -> None:
+    with pytest.raises(CuvilError, match=f"CUV511[^|]*{re.escape(fault)}"):
+        write(dataclasses.replace(scale_plan(), **change), scale_weights())
+
+
+@pytest.mark.parametrize(
+    ("weights", "fault"),
+    [
+        ({"w": np.zeros(4, np.float32)}, "`w again`, which is not in the table"),
+        ({"w": np.zeros(5, np.float32), "w again": np.zeros(4, np.float32)}, "plan says 16"),
+        ({"w": np.zeros(2, object), "w again": np.zeros(4, np.float32)}, "Python objects"),
+        ({"w": LazyWeight(16, lambda: np.zeros(1)), "w again": np.zeros(2)}, "announced with 16"),
+    ],
+)
+def test_bad_weights_are_refused(weights: Weights, fault: str) -> None:
+    with pytest.raises(CuvilError, match=f"CUV511[^|]*{fault}"):
+        write(scale_plan(), weights)
+
+
+def test_the_numbers_are_those_of_image_h() -> None:
+    text = HEADER_FILE.read_text()
+    for prefix, members in (
+        ("SECTION", form.Section), ("EXPR", Op), ("BUFFER", BufferKind), ("STEP", StepKind),
+    ):  # fmt: skip
+        found = dict(re.findall(rf"CUVIL_{prefix}_(\w+) = (\d+)", text))
+        found.pop("COUNT", None)
+        assert {m.name: str(m.value) for m in members} == found
+    api = (HEADER_FILE.parents[1] / "include" / "cuvil.h").read_text()
+    names = re.search(r"typedef enum \{\s*(CUVIL_FLOAT32.*?)\}", api, re.DOTALL)
+    assert names
+    order = re.findall(r"CUVIL_(\w+)", names[1])
+    assert [name.lower() for name in order] == list(form.DTYPES)
+    assert f"CUVIL_MAX_RANK {form.MAX_RANK}" in api
+
+
+def test_the_records_are_as_large_as_the_compiler_makes_them(tmp_path: Path) -> None:
+    types = ["image_header", "level", "symbol", "expr", "io", "buffer", "step"]
+    values = ", ".join(f"sizeof(cuvil_{t})" for t in types)
+    source = f'#include "{HEADER_FILE}"\nconst int size_bytes[] = {{{values}}};\n'
+    library = tmp_path / "sizes.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)],
+        input=source, text=True, check=True,
+    )  # fmt: skip
+    sizes = (ctypes.c_int * len(types)).in_dll(ctypes.CDLL(str(library)), "size_bytes")
+    ours = [form.HEADER.size + form.CHECKSUM.size] + [
+        s.size for s in (form.LEVEL, form.SYMBOL, form.EXPR, form.IO, form.BUFFER, form.STEP)
+    ]
+    assert list(sizes) == ours
