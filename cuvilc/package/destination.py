@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -35,10 +36,17 @@ def check_destination(destination: Path) -> None:
                 place=place,
                 help=f"create it first: `mkdir -p {destination.parent}`",
             )
-        if destination.is_symlink():
-            raise fail(BAD_DESTINATION, f"{destination} is a symbolic link", place=place)
-        if os.path.lexists(destination):
-            _check_replaceable(destination)
+        with _locked(destination.parent):
+            _check(destination)
+
+
+def _check(destination: Path) -> None:
+    """Nothing stands at `destination`, or what may be replaced."""
+    if destination.is_symlink():
+        message = f"{destination} is a symbolic link"
+        raise fail(BAD_DESTINATION, message, place=str(destination))
+    if os.path.lexists(destination):
+        _check_replaceable(destination)
 
 
 def _check_replaceable(destination: Path) -> None:
@@ -80,36 +88,39 @@ def sync(directory: Path) -> None:
             os.close(descriptor)
 
 
-_RACES = 5
-
-
 def replace(staging: Path, destination: Path) -> None:
     """`staging` now stands at `destination`, and what stood there is gone; else all is as before.
 
-    Linux renames a directory only over an empty one, so an old package is first moved aside. When another
-    build puts its own there in that moment, that one is replaced in turn.
+    Linux renames a directory only over an empty one, so an old package is first moved aside.
     """
-    for attempt in range(_RACES):
-        aside = sibling(destination, "old")
-        try:
-            check_destination(destination)
+    aside = sibling(destination, "old")
+    with _locked(destination.parent):
+        _check(destination)
+        replaced = os.path.lexists(destination)
+        if replaced:
             destination.rename(aside)
-            moved = True
-        except FileNotFoundError:
-            moved = False
         try:
             staging.rename(destination)
-        except OSError as error:
-            if moved and not destination.exists():
+        except OSError:
+            if replaced:
                 aside.rename(destination)
-            elif moved:
-                shutil.rmtree(aside, ignore_errors=True)
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _RACES - 1:
-                raise
-            continue
-        if moved:
-            shutil.rmtree(aside, ignore_errors=True)
-        return
+            raise
+    if replaced:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Builds look at and replace what stands in `directory` one after another."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks: two builds at one moment are on their own
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import hashlib
 import re
 import struct
 import subprocess
+import tracemalloc
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -161,6 +162,22 @@ def test_a_lazy_weight_is_made_once() -> None:
 
     write(weights_plan({"w": 16}), {"w": LazyWeight(16, make)})
     assert made == [1]
+
+
+def test_no_more_than_one_weight_is_held_at_a_time(tmp_path: Path) -> None:
+    size_bytes = 8 << 20
+
+    def weight(i: int) -> LazyWeight:
+        return LazyWeight(size_bytes, lambda: np.full(size_bytes, i, np.uint8))
+
+    weights = {f"w{i}": weight(i) for i in range(6)}
+    plan = weights_plan({key: size_bytes for key in weights})
+    tracemalloc.start()
+    with (tmp_path / "image").open("w+b") as file:
+        write_image(file, plan, weights, FEATURES, lambda _: b"")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1.6 * size_bytes
 
 
 BAD_PLANS: list[tuple[str, dict[str, Any]]] = [

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +20,6 @@ import pytest
 from cuvilc import artifact
 from cuvilc.artifact import Metadata, read_package
 from cuvilc.diagnostics import CuvilError
-from cuvilc.package import destination as destination_module
 from cuvilc.package import write as write_module
 from cuvilc.package.runtime_source import runtime_at
 from cuvilc.package.vectors import Case, Vectors, read_vectors
@@ -297,28 +298,15 @@ def test_a_failed_rename_brings_the_old_package_back(
     assert [p.name for p in tmp_path.iterdir()] == ["a.cuvil"]
 
 
-def test_another_build_that_is_first_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, other = tmp_path / "a.cuvil", tmp_path / "other.cuvil"
-    write(other)
-    real = destination_module.check_destination
+def write_often(path: Path) -> None:
+    for i in range(8):
+        write(path, vectors=scale_vectors() if i % 2 else None)
 
-    def race(destination: Path) -> None:
-        real(destination)
-        if other.exists() and any(".new-" in p.name for p in tmp_path.iterdir()):
-            monkeypatch.setattr(Path, "rename", late)
 
-    real_rename = Path.rename
-
-    def late(self: Path, target: Path) -> Path:
-        if ".new-" in self.name and other.exists():
-            real_rename(other, target)
-        return real_rename(self, target)
-
-    monkeypatch.setattr(destination_module, "check_destination", race)
-    write(path, vectors=None)
-    assert contents(path).keys() == {"model.so", "metadata.json"}
+def test_builds_to_one_destination_at_once(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(3, mp_context=get_context("fork")) as pool:
+        list(pool.map(write_often, [tmp_path / "a.cuvil"] * 3))
+    read_package(tmp_path / "a.cuvil", check=True)
     assert [p.name for p in tmp_path.iterdir()] == ["a.cuvil"]
 
 

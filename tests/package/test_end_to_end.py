@@ -1,0 +1,89 @@
+"""A package of hand-written kernels runs in the real runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuvilc.package.cache import Cache
+from cuvilc.package.plan import Level
+from cuvilc.package.runtime_source import find_runtime
+from cuvilc.package.toolchain import Toolchain
+from cuvilc.package.write import write_package
+
+from .helpers import scale_metadata, scale_object, scale_plan, scale_vectors, scale_weights
+
+RUNTIME = Path(__file__).parents[2] / "runtime"
+LEVELS = (Level("fancy", ("avx2", "fma")), Level("plain", ()))
+
+
+def build(path: Path, cache: Path, **more: Any) -> Path:
+    plan = scale_plan(LEVELS)
+    objects = [scale_object(0), scale_object(1, factor=10)]
+    write_package(
+        plan, objects, scale_weights(), scale_metadata(plan), path,
+        vectors=scale_vectors(), cache=Cache(cache), **more,
+    )  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("packages")
+    return build(directory / "scale.cuvil", directory / "cache")
+
+
+@pytest.fixture
+def cuvil(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(RUNTIME))
+    return pytest.importorskip("cuvil")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 64])
+@pytest.mark.parametrize("level", ["plain", None])
+def test_the_runtime_runs_what_was_packed(
+    package: Path, cuvil: Any, rows: int, level: str | None
+) -> None:
+    model = cuvil.load(package, check=True, level=level, threads=2)
+    x = np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32)
+    [y] = model.run({"x": x}).values()
+    scaled = x * np.array([1, 2, 3, 4], np.float32)
+    assert any(np.array_equal(y, scaled * f) for f in ((10,) if level else (1, 10)))
+
+
+def test_ranges_reach_the_runtime(package: Path, cuvil: Any) -> None:
+    model = cuvil.load(package)
+    with pytest.raises(Exception, match=r"64"):
+        model.run({"x": np.zeros((65, 4), np.float32)})
+    assert model.metadata["inputs"][0]["dims"] == ["n", 4]
+
+
+def test_the_library_needs_the_c_library_alone(package: Path) -> None:
+    output = subprocess.run(
+        ["readelf", "-dV", str(package / "model.so")], check=True, capture_output=True, text=True
+    ).stdout
+    needed = {line.split("[")[1][:-1] for line in output.splitlines() if "(NEEDED)" in line}
+    assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+    assert "TEXTREL" not in output
+
+
+def test_packages_for_another_machine_link(tmp_path: Path) -> None:
+    """With a compiler for another target all but running is the same; skipped where there is none."""
+    pytest.importorskip("ziglang")
+    command = (sys.executable, "-m", "ziglang", "cc")
+    toolchain = Toolchain(command, "zig", "aarch64-linux-gnu", "2.17")
+    plan, source = scale_plan(), "int scale__L0(void) { return 0; }"
+    unit = tmp_path / "unit.c"
+    unit.write_text(source)
+    kernel = tmp_path / "unit.o"
+    subprocess.run([*toolchain.arguments, "-fPIC", "-c", str(unit), "-o", str(kernel)], check=True)
+    metadata = write_package(
+        plan, [kernel], scale_weights(), scale_metadata(plan), tmp_path / "a.cuvil",
+        toolchain=toolchain, runtime=find_runtime(),
+    )  # fmt: skip
+    assert metadata["target"]["min_glibc"] == "2.17"
