@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cuvilc.package.cache import Cache
-from cuvilc.package.plan import Level
+from cuvilc.package.plan import Level, Step, StepKind
 from cuvilc.package.runtime_source import find_runtime
 from cuvilc.package.toolchain import Toolchain
 from cuvilc.package.write import write_package
@@ -54,6 +54,14 @@ def test_the_runtime_runs_what_was_packed(
     [y] = model.run({"x": x}).values()
     scaled = x * np.array([1, 2, 3, 4], np.float32)
     assert any(np.array_equal(y, scaled * f) for f in ((10,) if level else (1, 10)))
+
+
+def test_a_model_without_kernels(tmp_path: Path, cuvil: Any) -> None:
+    plan = scale_plan()
+    plan.kernels, plan.steps = [], [Step(StepKind.COPY, buffers=(0, 2), name="copy")]
+    write_package(plan, [], scale_weights(), scale_metadata(plan), tmp_path / "a.cuvil")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(cuvil.load(tmp_path / "a.cuvil").run({"x": x})["y"], x)
 
 
 def test_ranges_reach_the_runtime(package: Path, cuvil: Any) -> None:

@@ -68,13 +68,13 @@ class Image:
         return self.raw[0][offset:end].decode()
 
     def value(self, number: int, *symbols: int) -> int:
-        op, a, b, _, imm = self.rows[4][number]
+        op, a, b, _, imm = map(int, self.rows[4][number])
         if op == 0:
-            return int(imm)
+            return imm
         if op == 1:
             return symbols[a]
         assert op == 4, "these tests only multiply"
-        return int(self.value(a, *symbols) * self.value(b, *symbols))
+        return self.value(a, *symbols) * self.value(b, *symbols)
 
 
 def test_round_trip() -> None:
