@@ -65,8 +65,8 @@ CORRUPT_PACKAGE = define(
 metadata.json records size and SHA-256 of every file of the package. This file has others: it was cut
 short, damaged, or exchanged.
 
-Next step: build or fetch the package again. Stripping or otherwise editing model.so is not possible: plan
-and weights lie behind what such tools know of.
+Next step: build or fetch the package again. Keep `strip` and similar tools away from model.so: it is stripped
+already, and they cut off plan and weights, which stand behind the sections.
 """,
 )
 
