@@ -186,7 +186,7 @@ class Model:
     def close(self) -> None:
         """Free memory and threads, unload the library. Otherwise done when the model is collected."""
         with self._lock:
-            if len(self._free) != len(self._all):
+            if self._close.alive and len(self._free) != len(self._all):
                 self._fail("CUV610", "the model is closed while another thread runs it")
             self._free.clear()
             self._close()

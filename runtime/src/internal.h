@@ -44,6 +44,7 @@ struct cuvil_context {
     const cuvil_model *model;
     cuvil_pool *pool; /* NULL with one thread */
     int32_t threads;
+    int64_t unshared_cost; /* of steps run alone since the pool fell asleep */
     cuvil_probe probe;
     void *probe_user;
 

@@ -170,6 +170,11 @@ static void wait_until_empty(cuvil_pool *pool)
     atomic_fetch_and_explicit(&pool->gate, ~AWAITED, memory_order_relaxed);
 }
 
+bool cuvil_pool_awake(cuvil_pool *pool)
+{
+    return atomic_load_explicit(&pool->sleepers, memory_order_relaxed) == 0;
+}
+
 int32_t cuvil_pool_run(cuvil_pool *pool, const cuvil_job *job, uint32_t *used)
 {
     int64_t pieces = (int64_t)pool->threads * CHUNKS_PER_THREAD;

@@ -2,6 +2,7 @@
 #ifndef CUVIL_POOL_H
 #define CUVIL_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,9 @@ typedef struct {
 /* threads: with the caller, so at least 2. */
 cuvil_status cuvil_pool_create(int32_t threads, cuvil_pool **pool);
 void cuvil_pool_destroy(cuvil_pool *pool);
+
+/* Whether every worker would notice a job without being woken. */
+bool cuvil_pool_awake(cuvil_pool *pool);
 
 /* Run all tasks; returns the kernel's fault or 0. *used: how many threads took part. */
 int32_t cuvil_pool_run(cuvil_pool *pool, const cuvil_job *job, uint32_t *used);

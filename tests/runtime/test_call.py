@@ -1,0 +1,327 @@
+"""Calling a model from Python: results, shapes, checks, threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import SimpleNamespace
+
+import cuvil
+import numpy as np
+import pytest
+import zoo
+
+RNG = np.random.default_rng(7)
+
+
+def batch(size: int) -> np.ndarray:
+    return RNG.standard_normal((size, zoo.K)).astype(np.float32)
+
+
+def refused(code: str, call, *args, **kwargs) -> cuvil.CuvilError:
+    with pytest.raises(cuvil.CuvilError) as caught:
+        call(*args, **kwargs)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_batch_size_is_right(load, threads):
+    model = load(zoo.mlp(), threads=threads)
+    for size in [1, 2, 7, 64, 3, 64, 1]:
+        x = batch(size)
+        y, shape = model(x)
+        np.testing.assert_allclose(y, zoo.mlp_reference(x), rtol=1e-5, atol=1e-5)
+        assert shape.tolist() == [size, zoo.N]
+
+
+def test_thread_count_does_not_change_a_bit(load):
+    one, four = load(zoo.mlp(), threads=1), load(zoo.mlp(), threads=4)
+    x = batch(64)
+    assert all(np.array_equal(one(x).y, four(x).y) for _ in range(50))
+
+
+def test_cheap_steps_stay_on_one_thread(load):
+    events = load(zoo.mlp(cost=1000), threads=4).trace({"x": batch(8)})
+    assert {event.threads for event in events} == {1}
+
+
+def test_ports_and_repr(load):
+    model = load(zoo.mlp())
+    (x,) = model.inputs
+    assert (x.name, x.dtype, x.dims) == ("x", np.dtype("float32"), ("batch", zoo.K))
+    assert x.ranges == ((1, 64), (zoo.K, zoo.K))
+    assert repr(x) == "x: float32[batch=1..64, 5]"
+    assert [port.name for port in model.outputs] == ["y", "shape"]
+    assert model.level == "base"
+    assert model.metadata["model"]["name"] == "fake"
+    assert "out y: float32[batch=1..64, 7]" in repr(model)
+
+
+def test_dims_are_spelled_as_expressions(load):
+    model = load(zoo.shapes())
+    assert model.inputs[2].dims == ("(2*n) + 1",)
+    assert model.outputs[0].dims == ("ceildiv(n, 4)", "max(n, 3)")
+    assert model.inputs[2].ranges == ((0, None),)
+
+
+@pytest.mark.parametrize(("n", "shape"), [(0, (0, 3)), (1, (1, 3)), (4, (1, 4)), (9, (3, 9))])
+def test_shape_arithmetic(load, n, shape):
+    a, c = np.zeros(n, np.int8), np.zeros(2 * n + 1, np.int8)
+    assert load(zoo.shapes())(a, a, c).shape == shape
+
+
+def test_empty_batch(load):
+    model = load(zoo.mlp(lo=0), threads=2)
+    y, shape = model(batch(0))
+    assert y.shape == (0, zoo.N)
+    assert shape.tolist() == [0, zoo.N]
+
+
+def test_several_outputs_by_place_and_name(load):
+    outputs = load(zoo.mlp())(x=batch(2))
+    assert outputs.names == ("y", "shape")
+    assert outputs["y"] is outputs.y is outputs[0]
+    with pytest.raises(AttributeError):
+        _ = outputs.z
+
+
+def test_outputs_are_independent_of_later_calls(load):
+    model = load(zoo.mlp())
+    x = batch(3)
+    first = model(x).y
+    before = first.copy()
+    model(batch(3))
+    assert np.array_equal(first, before)
+
+
+def test_strided_misaligned_and_read_only_inputs(load):
+    model = load(zoo.mlp())
+    x = batch(6)
+    expected = model(x).y
+    wide = np.zeros((6, 2 * zoo.K), np.float32)
+    wide[:, ::2] = x
+    raw = np.frombuffer(b"\0" + x.tobytes(), np.uint8)
+    misaligned = np.ndarray(x.shape, np.float32, raw.data, offset=1)
+    assert not misaligned.flags.aligned
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for variant in (wide[:, ::2], np.asfortranarray(x), misaligned, frozen):
+        assert np.array_equal(model(variant).y, expected)
+
+
+class OnlyDlpack:
+    """What a framework's tensor looks like to us."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack_goes_in_and_out_without_a_copy(load):
+    model = load(zoo.mlp())
+    x = batch(4)
+    assert np.array_equal(model(OnlyDlpack(x)).y, model(x).y)
+    assert np.shares_memory(model._array(model.inputs[0], OnlyDlpack(x)), x)
+    y = model(x).y
+    assert np.shares_memory(np.from_dlpack(y), y)
+
+
+def test_dlpack_failure_names_the_input(load):
+    class Device(OnlyDlpack):
+        def __dlpack__(self, **options):
+            raise BufferError("it lives on the GPU")
+
+    error = refused("CUV604", load(zoo.mlp()), Device(batch(1)))
+    assert "`x`" in error.message
+    assert "it lives on the GPU" in error.message
+
+
+def test_array_protocol(load):
+    model, x = load(zoo.mlp()), batch(2)
+    assert np.array_equal(model(memoryview_like(x)).y, model(x).y)
+
+
+def memoryview_like(x: np.ndarray) -> object:
+    return SimpleNamespace(__array_interface__=x.__array_interface__, keep=x)
+
+
+def test_range_is_in_the_message(load):
+    model = load(zoo.mlp())
+    error = refused("CUV606", model, batch(65))
+    assert error.message == "input `x`: axis 0 is 65, allowed is 1..64 (symbol batch)"
+    assert "input x: float32[batch=1..64, 5]" in error.place
+    assert "0, allowed is 1..64" in refused("CUV606", model, batch(0)).message
+    open_end = load(zoo.mlp(lo=2, hi=2**63 - 1))
+    assert "1, allowed is 2 or more (symbol batch)" in refused("CUV606", open_end, batch(1)).message
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "message"),
+    [
+        (np.zeros((2, 5)), "CUV605", "input `x` is float64, the model declares float32"),
+        (np.zeros((2, 5), ">f4"), "CUV605", "byte-swapped float32, the model declares float32"),
+        (np.zeros((2, 4), "f4"), "CUV606", "input `x`: axis 1 is 4, must be 5"),
+        (np.zeros(5, "f4"), "CUV606", "rank 1 (shape [5]), the model declares rank 2"),
+        (np.zeros((1,) * 12, "f4"), "CUV606", "rank 12 (shape [..]), the model declares rank 2"),
+        ([[1.0] * 5], "CUV604", "input `x` is a list, not an array"),
+    ],
+)
+def test_wrong_inputs(load, value, code, message):
+    assert message in refused(code, load(zoo.mlp()), value).message
+
+
+def test_wrong_names(load):
+    model, x = load(zoo.mlp()), batch(1)
+    assert "no input `X`; it has `x`" in refused("CUV604", model, X=x).message
+    assert "input `x` is missing" in refused("CUV604", model).message
+    assert "by place and by name" in refused("CUV604", model, x, x=x).message
+    assert "2 inputs given, the model has 1" in refused("CUV604", model, x, x).message
+    wrong = {"z": np.zeros(1)}
+    assert "no output `z`; it has `y`, `shape`" in refused("CUV604", model.run, {"x": x}, wrong).message
+
+
+def test_inputs_must_agree(load):
+    model = load(zoo.shapes())
+    a = np.zeros(4, np.int8)
+    error = refused("CUV606", model, a, a[:3], np.zeros(9, np.int8))
+    assert error.message == "input `b`: axis 0 is 3, but n is 4 (axis 0 of input `a`)"
+    error = refused("CUV606", model, a, a, np.zeros(8, np.int8))
+    assert error.message == "input `c`: axis 0 is 8, must be (2*n) + 1 = 9 here"
+    assert model(a, a, np.zeros(9, np.int8)).shape == (1, 4)
+    # The same symbol values as before, but one input differs: still refused.
+    refused("CUV606", model, a, a[:2], np.zeros(9, np.int8))
+
+
+def test_out_buffers(load):
+    model, x = load(zoo.mlp()), batch(3)
+    y = np.empty((3, zoo.N), np.float32)
+    result = model.run({"x": x}, out={"y": y})
+    assert result["y"] is y
+    np.testing.assert_allclose(y, zoo.mlp_reference(x), rtol=1e-5, atol=1e-5)
+    assert result["shape"].tolist() == [3, zoo.N]
+
+
+def test_wrong_out_buffers(load):
+    model, x = load(zoo.mlp()), batch(3)
+    shape = (3, zoo.N)
+
+    def run(y):
+        return model.run, {"x": x}, {"y": y}
+
+    refused("CUV605", *run(np.empty(shape)))
+    refused("CUV607", *run(np.empty((3, 2 * zoo.N), "f4")[:, ::2]))
+    refused("CUV604", *run([1.0]))
+    frozen = np.empty(shape, "f4")
+    frozen.flags.writeable = False
+    refused("CUV607", *run(frozen))
+    message = refused("CUV606", *run(np.empty((4, zoo.N), "f4"))).message
+    assert message == "output `y`: axis 0 of the given memory is 4, the result has 3"
+    memory = np.zeros(100, np.float32)
+    x = memory[: 3 * zoo.K].reshape(3, zoo.K)
+    overlapping = memory[10 : 10 + 3 * zoo.N].reshape(shape)
+    assert "overlaps that of `x`" in refused("CUV610", *run(overlapping)).message
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernel_fault_names_kernel_and_layer(load, threads):
+    model = load(zoo.gather(cost=10**9), threads=threads)
+    index = np.tile(np.arange(9), 20)
+    assert np.array_equal(model(index), index * 10.0)
+    index[100] = 9
+    message = refused("CUV609", model, index).message
+    assert "kernel `test_gather` of layer `/embed/Gather`" in message
+    assert "index in the data lies outside its axis" in message
+    index[100] = 8
+    assert np.array_equal(model(index), index * 10.0)
+
+
+def test_branch(load):
+    model = load(zoo.branch())
+    a, b = np.arange(4, dtype=np.float32), -np.arange(4, dtype=np.float32)
+    assert np.array_equal(model(np.array(True), a, b), a)
+    assert np.array_equal(model(np.array(False), a, b), b)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10])
+def test_loop(load, count):
+    x, step = np.arange(4, dtype=np.float32), np.full(4, 2, np.float32)
+    assert np.array_equal(load(zoo.loop())(np.array(count), x, step), x + 2 * count)
+
+
+def test_many_threads_call_one_model(load):
+    model = load(zoo.mlp(), threads=2)
+    wrong = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            x = rng.standard_normal((rng.integers(1, 65), zoo.K)).astype(np.float32)
+            y, shape = model(x)
+            if shape[0] != len(x) or not np.allclose(y, zoo.mlp_reference(x), atol=1e-4):
+                wrong.append(len(x))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert 1 <= len(model._all) <= 6
+
+
+def test_forked_child_runs_without_the_workers(load):
+    model, x = load(zoo.mlp(), threads=3), batch(16)
+    expected = model(x).y
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(model(x).y, expected)
+        model.close()
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_trace_and_profile(load):
+    model, feeds = load(zoo.mlp(), threads=2), {"x": batch(64)}
+    events = model.trace(feeds)
+    assert [e.layer for e in events] == ["/fc/MatMul", "/fc/Add", "/Shape"]
+    assert [e.step for e in events] == [0, 1, 2]
+    assert all(e.begin_ns <= e.end_ns and 1 <= e.threads <= 2 for e in events)
+    profile = model.profile(feeds, runs=3)
+    assert sorted(row.step for row in profile) == [0, 1, 2]
+    assert "test_matmul  /fc/MatMul" in str(profile)
+
+
+def test_trace_counts_a_loop_once_per_turn(load):
+    x = np.zeros(2, np.float32)
+    feeds = {"count": np.array(3), "x": x, "step": x}
+    model = load(zoo.loop())
+    assert [e.layer for e in model.trace(feeds)].count("/Loop/body") == 3
+    assert len([row for row in model.profile(feeds) if row.layer == "/Loop/body"]) == 1
+
+
+def test_closed_model(load):
+    model = load(zoo.mlp())
+    model.close()
+    model.close()
+    assert "closed" in refused("CUV610", model, batch(1)).message
+
+
+def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
+    image = zoo.Image()
+    image.arena_bytes = image.const(0)
+    dims = [image.const(3)]
+    x = image.port(zoo.INPUT, "x", "bfloat16", dims)
+    y = image.port(zoo.OUTPUT, "y", "bfloat16", dims)
+    image.step(zoo.COPY, buffers=[x, y])
+    model = load(image)
+    bits = np.array([0x3F80, 0x4000, 0xC000], np.uint16)
+    assert np.array_equal(model(bits).view(np.uint16), bits)
+    assert model.outputs[0].dtype.itemsize == 2
+    assert np.array_equal(model(bits.view(model.inputs[0].dtype)).view(np.uint16), bits)
+    assert "declares bfloat16" in refused("CUV605", model, bits.astype("f4")).message
