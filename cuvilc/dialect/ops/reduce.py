@@ -284,12 +284,10 @@ class CumSum:
         return TensorType(x.shape, x.dtype)
 
     def reference(x, *, axis, exclusive, reverse):
-        x = np.flip(x, axis) if reverse else x
-        total = np.cumsum(x, axis, dtype=x.dtype)
-        total = total - x if exclusive and x.dtype.kind != "f" else total
-        if exclusive and x.dtype.kind == "f":
-            ahead = np.zeros_like(np.take(x, [0] * (x.shape[axis] > 0), axis))
-            total = np.concatenate([ahead, np.delete(total, -1, axis)], axis) if x.size else total
+        total = np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
+        if exclusive:
+            total = np.roll(total, 1, axis)
+            total[(slice(None),) * axis + (slice(1),)] = 0
         return np.flip(total, axis) if reverse else total
 
     def domain(k, x, *, axis, exclusive, reverse):
