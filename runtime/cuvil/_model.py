@@ -29,12 +29,13 @@ class Port:
 
     def __init__(self, info: TensorInfo) -> None:
         rank = range(info.rank)
-        self.name: str = info.name.decode()
+        self.name: str = info.name.decode(errors="replace")
         self.dtype_number: int = info.dtype
         self.dtype_name = _native.DTYPES[info.dtype]
         self.dtype: np.dtype[Any] = _dtype(self.dtype_name)
         self.dims: tuple[int | str, ...] = tuple(
-            info.dims[i] if info.symbols[i] is None else info.symbols[i].decode() for i in rank
+            info.dims[i] if info.symbols[i] is None else info.symbols[i].decode(errors="replace")
+            for i in rank
         )
         self.ranges: tuple[tuple[int, int | None], ...] = tuple(
             (info.lo[i], None if info.hi[i] == INT64_MAX else info.hi[i]) for i in rank
@@ -123,7 +124,7 @@ class Model:
         self._close = weakref.finalize(self, _release, library, self._handle, self._all)
         self.inputs = self._ports(library.input_count, library.input_info)
         self.outputs = self._ports(library.output_count, library.output_info)
-        self.level: str = library.level_name(self._handle).decode()
+        self.level: str = library.level_name(self._handle).decode(errors="replace")
         with self._context():  # a thread count that cannot be had fails here, not in the first call
             pass
 

@@ -1,0 +1,62 @@
+"""The records of image.h have the layout that packers write."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+
+import zoo
+from fake_package import DTYPES, OPS, RUNTIME, SECTIONS
+
+HEADER = (RUNTIME / "src/image.h").read_text()
+# C's sizes of the records, as the writers spell them for `struct`.
+RECORDS = {
+    "cuvil_level": "<IIQ",
+    "cuvil_symbol": "<IIIIqq",
+    "cuvil_expr": "<IIIIq",
+    "cuvil_io": "<IIIIII",
+    "cuvil_buffer": "<IIQ",
+    "cuvil_step": "<12I",
+    "cuvil_image_header": "<QIIQQ24QII",
+}
+
+
+def test_record_sizes(tmp_path):
+    checks = "".join(
+        f'_Static_assert(sizeof({name}) == {struct.calcsize(form)}, "{name}");\n'
+        for name, form in RECORDS.items()
+    )
+    checks += '_Static_assert(offsetof(cuvil_image_header, checksum) == 224, "checksum");\n'
+    source = tmp_path / "sizes.c"
+    source.write_text(f'#include <stddef.h>\n#include "{RUNTIME}/src/image.h"\n{checks}')
+    subprocess.run(["cc", "-std=c11", "-fsyntax-only", str(source)], check=True)
+
+
+def enumerators(prefix: str) -> list[str]:
+    found = re.findall(rf"\b{prefix}_(\w+) = (\d+)", HEADER)
+    assert [int(number) for _, number in found] == list(range(len(found)))
+    return [name.lower() for name, _ in found]
+
+
+def test_enumerations():
+    assert enumerators("CUVIL_EXPR") == OPS
+    assert enumerators("CUVIL_SECTION") == [*SECTIONS, "count"]
+    assert enumerators("CUVIL_BUFFER") == ["arena", "weight", "input", "output"]
+    assert enumerators("CUVIL_STEP") == ["kernel", "copy", "dims", "branch", "jump"]
+    dtypes = re.search(r"CUVIL_FLOAT32 = 0.*?}", (RUNTIME / "include/cuvil.h").read_text(), re.S)
+    assert [word.lower() for word in re.findall(r"CUVIL_(\w+)", dtypes[0])] == DTYPES
+
+
+def test_python_loader_agrees_on_the_dtypes():
+    from cuvil import _native
+
+    assert list(_native.DTYPES) == DTYPES
+
+
+def test_sections_are_aligned():
+    image = zoo.mlp().pack()
+    places = [struct.unpack_from("<QQ", image, 32 + 16 * i) for i in range(12)]
+    assert all(offset % 64 == 0 for offset, _ in places)
+    assert places[-1][0] % 65536 == 0
+    assert sum(places[-1]) == len(image)
