@@ -1,0 +1,307 @@
+"""Goes through a model's nodes and builds `ai` operations: scopes, contents of values, errors by node."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import MutableMapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuvilc._mlir import ir as mlir
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, Expr
+from cuvilc.dialect.interpret import Interpreter
+from cuvilc.dialect.op import ShapeError
+from cuvilc.diagnostics import CuvilError, Diagnostic
+
+from . import codes
+from ._table import find
+from .onnx_known import RULES
+from .onnx_model import describe, normal_domain, refusal, schema_function, sort
+from .onnx_node import Constrain, DataDependent, Node, attribute_value
+from .onnx_tensors import TensorReader
+from .onnx_values import MAX_KNOWN, Unknown, Val
+
+Scope = MutableMapping[str, "Val | None"]  # None: something before it failed, so this is not known
+_FOLD_OPS = 256  # operations that folding a value on demand goes back through
+_FAILED = object()
+
+
+class Converter:
+    """One import of one model. `errors` collects; the program is only good when it stays empty."""
+
+    def __init__(self, program: ir.Program, path: Path, reader: TensorReader) -> None:
+        self.program, self.path, self.reader = program, path, reader
+        self.errors: list[Diagnostic] = []
+        self.imported = 0
+        self.depth = 0
+        self.main: Any = None
+        self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
+        self.invented: set[str] = set()  # symbols that the model does not name itself
+
+    # Values.
+
+    def value(self, val: Val) -> ir.Value:
+        """The SSA value of a value; contents become operations now, where every later user sees them."""
+        if val.ssa is not None:
+            return val.ssa
+        with ExitStack() as stack:
+            if self.depth:  # inside a branch: build before everything, as the value may be used outside
+                stack.enter_context(mlir.InsertionPoint.at_block_begin(self.main))
+            stack.enter_context(ir.named(val.key))
+            built = val.materialise(self.program)
+        val.keep(built)
+        return built
+
+    def elements(self, val: Val) -> np.ndarray | None:
+        """The content as an object array, folding constants on demand; None when it is not known."""
+        if val.content is None:
+            self.array(val)
+        return val.elements()
+
+    def array(self, val: Val) -> np.ndarray | None:
+        """The typed array of a constant, also of a small one that operations compute from constants."""
+        if val.content is None and val.type.is_static and np.prod(val.shape, dtype=float) <= MAX_KNOWN:
+            assert val.ssa is not None
+            val.content = self._fold(val.ssa)
+        return val.array
+
+    def _fold(self, value: ir.Value) -> np.ndarray | None:
+        """Compute `value` by the interpreter if it rests on constants alone."""
+        needed: list[ir.Operation] = []
+        seen: set[Any] = set()
+
+        def visit(v: ir.Value) -> bool:
+            owner = ir.defining(v)
+            if owner is None or len(needed) > _FOLD_OPS:
+                return False
+            if owner in seen:
+                return True
+            seen.add(owner)
+            if owner.name in ("ai.dim_values", "ai.if") or not ir.type_of(v).is_static:
+                return False
+            if not all(visit(o) for o in owner.operands):
+                return False
+            needed.append(owner)
+            return True
+
+        if not visit(value):
+            return None
+        interpreter = Interpreter(self.program)
+        for operation in needed:
+            interpreter.step(operation)
+        return interpreter.values[value]
+
+    def unify(self, name: str, other: Dim) -> None:
+        """Symbol `name` must equal `other`: start over with that, keeping the model's own names."""
+        if isinstance(other, Expr):
+            if not str(other).isidentifier():
+                return
+            if name not in self.invented and str(other) in self.invented:
+                raise Constrain(str(other), self._symbol(name))
+        elif other < 0:
+            return
+        raise Constrain(name, other)
+
+    def _symbol(self, name: str) -> Dim:
+        from cuvilc.dialect.dims import symbol  # noqa: PLC0415
+
+        return symbol(name)
+
+    # Nodes.
+
+    def attributes(self, proto: Any) -> dict[str, Any]:
+        """The node's attributes as Python values; references into a function's call are resolved."""
+        found: dict[str, Any] = {}
+        for a in proto.attribute:
+            if a.ref_attr_name:
+                if a.ref_attr_name in self.context[-1]:
+                    found[a.name] = self.context[-1][a.ref_attr_name]
+            else:
+                found[a.name] = attribute_value(a, self.reader.read)
+        return found
+
+    def graph(self, graph: Any, scope: Scope, opsets: dict[str, int], place: str) -> list[Val | None]:
+        """Import a graph's nodes into `scope`, which holds its inputs and weights; its outputs."""
+        for index, node in sort(graph, frozenset(scope), place):
+            self.node(index, node, scope, opsets, place)
+        return [scope.get(o.name) for o in graph.output]
+
+    def inner(self, graph: Any, node: Node) -> list[Val | None]:
+        """Import a graph inside a node: it sees the values around it, its own stay inside."""
+        scope: Scope = ChainMap({}, node.scope)  # type: ignore[arg-type]
+        for tensor in graph.initializer:
+            scope[tensor.name] = Val.constant(self.reader.read(tensor), tensor.name)
+        return self.graph(graph, scope, node.opsets, f"{node.place}/{graph.name or node.label}")
+
+    def place(self, graph: str) -> str:
+        return f"{self.path}: graph `{graph}`"
+
+    def node(self, index: int, proto: Any, scope: Scope, opsets: dict[str, int], place: str) -> None:
+        """Import one node: its outputs enter `scope`, or an error enters the list."""
+        inputs = [scope[name] if name else None for name in proto.input]
+        failed = any(name and scope[name] is None for name in proto.input)
+        label = proto.name or f"{proto.op_type}_{index}"
+        results: Any = _FAILED
+        if not failed and refusal(proto, opsets, self.attributes) is None:
+            opset = opsets.get(normal_domain(proto.domain), 1)
+            node = Node(self, proto, inputs, opset, label, scope, opsets, place)
+            results = self._guarded(node, index)
+        for i, name in enumerate(proto.output):
+            if name:
+                scope[name] = None if results is _FAILED or i >= len(results) else results[i]
+
+    def _guarded(self, node: Node, index: int) -> Sequence[Val | None] | Any:
+        try:
+            with ir.named(node.label):
+                results = self._import(node)
+            self.imported += 1
+            return results
+        except CuvilError as error:
+            self.errors += error.diagnostics
+            return _FAILED
+        except DataDependent as reason:
+            message = f"node `{node.label}` ({node.op}): {reason} not known at compile time"
+            code = codes.DATA_DEPENDENT
+        except (ShapeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            message = f"node `{node.label}` ({node.op}) does not fit its operands: {error}"
+            code = codes.BAD_NODE
+        self.errors.append(
+            Diagnostic(
+                code, message, place=f"{node.place}, {describe(index, node.proto)}",
+                evidence=signature(node),
+            )  # fmt: skip
+        )
+        return _FAILED
+
+    def _import(self, node: Node) -> Sequence[Val | None]:
+        known = self._evaluate(node)
+        if known is not None:
+            return known
+        entry = find(normal_domain(node.domain), node.op, node.opset)
+        if entry is None:
+            return self._expand(node)
+        results = entry.run(node)
+        return [as_val(r) for r in (results if isinstance(results, (tuple, list)) else (results,))]
+
+    def _evaluate(self, node: Node) -> list[Val | None] | None:
+        """The outputs' contents by symbolic evaluation; None when they are not known."""
+        rule = RULES.get(node.op) if normal_domain(node.domain) == "" else None
+        if rule is None or not node.inputs or any(v is None for v in node.inputs[:1]):
+            return None
+        # Only what may be a computation with sizes: integers, or a few floats.
+        if any(v is not None and v.content is None for v in node.inputs):
+            return None
+        contents = [None if v is None else v.elements() for v in node.inputs]
+        if any(c is None and v is not None for c, v in zip(contents, node.inputs, strict=True)):
+            return None
+        try:
+            found = rule(node, *[c for c in contents if c is not None])
+        except Unknown:
+            return None
+        arrays = found if isinstance(found, tuple) else (found,)
+        return [Val.known(np.asarray(a), self._known_dtype(node), node.label) for a in arrays]
+
+    def _known_dtype(self, node: Node) -> str:
+        if node.op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not"):
+            return "bool"
+        if node.op == "NonZero":
+            return "int64"
+        if node.op == "Where":
+            return node.type(1).dtype
+        if node.op == "Cast":
+            from .onnx_tensors import DTYPES  # noqa: PLC0415
+
+            return DTYPES[node.attr("to")].name
+        if node.op == "ConstantOfShape":
+            value = node.attr("value")
+            return "float32" if value is None else value.dtype.name
+        return node.type(0).dtype
+
+    def _expand(self, node: Node) -> list[Val | None]:
+        """Import an operator by the definition that ONNX gives of it in terms of others."""
+        schema = schema_function(normal_domain(node.domain), node.op, node.opset)
+        body = function_body(schema, node)
+        if body is None:
+            raise DataDependent("its definition by other operators is")
+        scope: Scope = {
+            name: node.val(i) for i, name in enumerate(body.input) if name and node.has(i)
+        }
+        defaults = {a.name: attribute_value(a, self.reader.read) for a in body.attribute_proto}
+        for name, attribute in schema.attributes.items():
+            if attribute.default_value.type:
+                defaults.setdefault(name, attribute_value(attribute.default_value, self.reader.read))
+        self.context.append(defaults | node.attributes)
+        try:
+            versions = {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+            for index, proto in enumerate(body.node):
+                if any(name and name not in scope for name in proto.input):
+                    proto = _without_missing(proto, scope)
+                if refusal(proto, versions, self.attributes):
+                    raise ShapeError(f"it is defined by `{proto.op_type}`, which has no importer")
+                self.node(index, proto, scope, versions, f"{node.place}, inside `{node.label}`")
+            return [scope.get(name) for name in body.output]
+        finally:
+            self.context.pop()
+
+
+def _without_missing(proto: Any, scope: Scope) -> Any:
+    """The node with inputs that the caller left out spelled as missing."""
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    del copy.input[:]
+    copy.input.extend(name if name in scope else "" for name in proto.input)
+    return copy
+
+
+def function_body(schema: Any, node: Node) -> Any:
+    """The FunctionProto for these operands, or None."""
+    import onnx  # noqa: PLC0415
+
+    if schema.has_function:
+        version = max((v for v in schema.function_opset_versions if v <= node.opset), default=None)
+        text = None if version is None else schema.get_function_with_opset_version(version)
+        if text:
+            body = onnx.FunctionProto()
+            body.ParseFromString(text)
+            return body
+    versions = schema.context_dependent_function_opset_versions
+    version = max((v for v in versions if v <= node.opset), default=None)
+    if version is None:
+        return None
+    types = [type_proto(v).SerializeToString() for v in node.inputs]
+    text = schema.get_context_dependent_function_with_opset_version(
+        version, node.proto.SerializeToString(), types
+    )
+    body = onnx.FunctionProto()
+    body.ParseFromString(text)
+    return body
+
+
+def type_proto(val: Val | None) -> Any:
+    """The value's type for onnx's function builders."""
+    import onnx  # noqa: PLC0415
+
+    t = onnx.TypeProto()
+    if val is not None:
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(val.type.dtype)) if val.dtype != "bfloat16" else 16
+        shape = [d if isinstance(d, int) else None for d in val.shape]
+        t = onnx.helper.make_tensor_type_proto(dtype, shape)
+    return t
+
+
+def as_val(result: Any) -> Val | None:
+    return result if result is None or isinstance(result, Val) else Val.of(result)
+
+
+def signature(node: Node) -> str:
+    """`%y = Op(%x: f32[1,3], %w: f32[8,3])`."""
+    inputs = ", ".join(
+        f"%{name}" if v is None else f"%{name}: {v.type}"
+        for name, v in zip(node.proto.input, node.inputs, strict=True)
+    )
+    return f"{', '.join('%' + o for o in node.proto.output)} = {node.op}({inputs})"
+

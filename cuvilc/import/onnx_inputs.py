@@ -1,0 +1,150 @@
+"""A model's inputs: names, types, symbols for their open sizes, and what --shape and --dim say of them."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuvilc.dialect.dims import Dim, symbol
+from cuvilc.dialect.types import TensorType
+from cuvilc.diagnostics import CuvilError, fail
+
+from . import codes
+from .onnx_tensors import DTYPES, type_name
+from .registry import ImportOptions
+
+_RESERVED = {"floordiv", "mod", "min", "max", "eq", "lt", "select"}  # words of size expressions
+DEFAULT_RANGE: tuple[int, int | None] = (1, None)
+
+
+@dataclass
+class Inputs:
+    """The inputs in the model's order, and every symbol in them with its range."""
+
+    types: dict[str, TensorType] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    original_names: dict[str, str] = field(default_factory=dict)  # symbol -> the model's spelling
+    invented: set[str] = field(default_factory=set)  # symbols for sizes without a name
+
+    def listing(self) -> str:
+        shown = ", ".join(f"{n}: {t}" for n, t in self.types.items())
+        names = ", ".join(sorted(self.ranges)) or "none"
+        return f"inputs: {shown or 'none'}; sizes by name: {names}"
+
+    def name_size(self, spelled: str, fallback: str) -> Dim:
+        """The symbol for the model's dim_param; equal spellings are equal sizes."""
+        for name, original in self.original_names.items():
+            if spelled and original == spelled:
+                return symbol(name)
+        name = self._free(identifier(spelled or fallback))
+        self.ranges[name] = DEFAULT_RANGE
+        if spelled:
+            self.original_names[name] = spelled
+        else:
+            self.invented.add(name)
+        return symbol(name)
+
+    def _free(self, name: str) -> str:
+        found, n = name, 1
+        while found in self.ranges:
+            n += 1
+            found = f"{name}_{n}"
+        return found
+
+
+def identifier(text: str) -> str:
+    """`text` as an identifier: `p2o.DynamicDimension.0` becomes `p2o_DynamicDimension_0`."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII) or "size"
+    if name[0].isdigit():
+        name = f"_{name}"
+    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED else name
+
+
+def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str]) -> Inputs:
+    """The model's inputs that are no weights, with the options applied. CuvilError."""
+    inputs = Inputs()
+    for info in model.graph.input:
+        if info.name not in weights:
+            inputs.types[info.name] = _input_type(path, info, options, inputs)
+    _check_shape_names(path, options, inputs)
+    for name, (lo, hi) in options.dims.items():
+        _set_range(path, inputs, name, lo, hi)
+    return inputs
+
+
+def _error(path: Path, inputs: Inputs, message: str) -> CuvilError:
+    return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), notes=[inputs.listing()])
+
+
+def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -> TensorType:
+    tensor = info.type.tensor_type
+    dtype = DTYPES.get(tensor.elem_type)
+    if info.type.WhichOneof("value") != "tensor_type" or dtype is None:
+        kind = info.type.WhichOneof("value") or "value without type"
+        what = type_name(tensor.elem_type) if kind == "tensor_type" else kind.removesuffix("_type")
+        raise fail(codes.BAD_TYPE, f"input `{info.name}` is of type {what}", place=str(path))
+    given = options.shapes.get(info.name)
+    if not tensor.HasField("shape"):
+        if given is None:
+            raise _error(path, inputs, f"input `{info.name}` has no shape in the model: give --shape")
+        return TensorType(
+            tuple(
+                inputs.name_size("", f"{info.name}_{i}") if d is None else d for i, d in enumerate(given)
+            ), dtype.name,
+        )  # fmt: skip
+    declared = list(tensor.shape.dim)
+    if given is not None and len(given) != len(declared):
+        raise _error(
+            path, inputs,
+            f"--shape gives `{info.name}` {len(given)} sizes, the model has {len(declared)}",
+        )  # fmt: skip
+    sizes = [_declared_size(d, f"{info.name}_{i}", inputs) for i, d in enumerate(declared)]
+    for i, (fixed, size) in enumerate(zip(given or (), sizes, strict=bool(given))):
+        if fixed is not None:
+            _fix(path, inputs, info.name, i, size, fixed)
+            sizes[i] = size
+    return TensorType(tuple(sizes), dtype.name)
+
+
+def _declared_size(d: Any, fallback: str, inputs: Inputs) -> Dim:
+    if d.HasField("dim_value") and d.dim_value >= 0:
+        return int(d.dim_value)
+    # "?" and "-1" are what some exporters write for a size without a name.
+    name = d.dim_param if d.HasField("dim_param") and d.dim_param not in ("?", "-1", "None") else ""
+    return inputs.name_size(name, fallback)
+
+
+def _fix(path: Path, inputs: Inputs, name: str, i: int, size: Dim, fixed: int) -> None:
+    """Record that --shape fixes a size: a symbol gets a range of one number."""
+    if fixed < 0 or (isinstance(size, int) and size != fixed):
+        raise _error(path, inputs, f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}")
+    if not isinstance(size, int):
+        _set_range(path, inputs, str(size), fixed, fixed)
+
+
+def _set_range(path: Path, inputs: Inputs, name: str, lo: int, hi: int | None) -> None:
+    spelled = {original: n for n, original in inputs.original_names.items()}
+    found = name if name in inputs.ranges else spelled.get(name)
+    if found is None:
+        raise _error(path, inputs, f"--dim names `{name}`, which the model does not have")
+    if lo < 0 or (hi is not None and hi < lo):
+        raise _error(path, inputs, f"--dim gives `{name}` the empty range {lo}..{hi}")
+    before = inputs.ranges[found]
+    if before[0] == before[1] and before != (lo, hi):
+        raise _error(path, inputs, f"`{name}` is given as {before[0]} and as {lo}")
+    inputs.ranges[found] = (lo, hi)
+
+
+def _check_shape_names(path: Path, options: ImportOptions, inputs: Inputs) -> None:
+    for name in options.shapes:
+        if name not in inputs.types:
+            raise _error(path, inputs, f"--shape names `{name}`, which is no input of the model")
+
+
+def fixed_sizes(inputs: Inputs) -> dict[str, Dim]:
+    """Symbols whose range is one number."""
+    return {n: lo for n, (lo, hi) in inputs.ranges.items() if lo == hi}
+

@@ -1,0 +1,264 @@
+"""What is checked of a model before anything is built: versions, graph structure, known operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import defs, inliner, version_converter
+
+from cuvilc.diagnostics import CuvilError, Diagnostic, fail
+
+from . import codes
+from ._table import find
+from .onnx_wire import WireModel, corrupt
+
+OLDEST_OPSET = 7  # below, broadcasting and others mean something else
+UPGRADED_OPSET = 13
+SHOWN_NODES = 3  # names of nodes that a diagnostic lists
+
+
+def normal_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def parse(path: Path, wire: WireModel) -> Any:
+    """The ModelProto of the stripped message. CuvilError when protobuf refuses it."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(wire.message)
+    except Exception as error:  # protobuf's DecodeError differs between its implementations
+        raise corrupt(path, str(error).split("\n")[0], 0, len(wire.buffer)) from None
+    if not model.HasField("graph"):
+        raise corrupt(path, "it has no graph", len(wire.buffer), len(wire.buffer))
+    return model
+
+
+def opsets(model: Any) -> dict[str, int]:
+    """Domain -> version; unused domains and version -1 are the caller's to ignore."""
+    found = {normal_domain(o.domain): int(o.version) for o in model.opset_import}
+    found.setdefault("", 1)
+    return found
+
+
+def nodes_of(graph: Any, prefix: str = "") -> Iterator[tuple[str, int, Any]]:
+    """(graph name, index, node) of the graph and all graphs inside its nodes."""
+    name = prefix + (graph.name or "main")
+    for index, node in enumerate(graph.node):
+        yield name, index, node
+        for a in node.attribute:
+            for inner in [a.g] if a.HasField("g") else a.graphs:
+                yield from nodes_of(inner, f"{name}/")
+
+
+def check_versions(path: Path, model: Any) -> None:
+    """The file's IR and the operator sets that its nodes use must be known."""
+    if model.ir_version > onnx.IR_VERSION:
+        raise fail(
+            codes.TOO_NEW, f"the model has IR version {model.ir_version}, known are up to {onnx.IR_VERSION}",
+            place=str(path),
+        )  # fmt: skip
+    used = {normal_domain(node.domain) for _, _, node in nodes_of(model.graph)}
+    newest = {"": defs.onnx_opset_version()}
+    for schema in defs.get_all_schemas():
+        newest[schema.domain] = max(newest.get(schema.domain, 0), schema.since_version)
+    for domain, version in opsets(model).items():
+        if domain in used and version > newest.get(domain, version):
+            raise fail(
+                codes.TOO_NEW,
+                f"the model uses opset {version} of {domain or 'ai.onnx'}, known are up to {newest[domain]}",
+                place=str(path),
+            )  # fmt: skip
+
+
+def inline(path: Path, model: Any) -> Any:
+    """The model with its own functions written out where they are called."""
+    if not model.functions:
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # onnx raises bare RuntimeError and its own
+        raise fail(codes.BAD_GRAPH, f"its functions cannot be inlined: {error}", place=str(path)) from None
+
+
+def upgrade(path: Path, model: Any) -> Any:
+    """An opset-1-to-6 model as opset 13."""
+    try:
+        return version_converter.convert_version(model, UPGRADED_OPSET)
+    except Exception as error:  # onnx raises bare RuntimeError and its own
+        raise fail(
+            codes.OLD_OPSET, f"opset {opsets(model)['']} cannot be upgraded", place=str(path),
+            evidence=str(error).strip().split("\n")[0],
+        ) from None  # fmt: skip
+
+
+def sort(graph: Any, outer: frozenset[str], place: str) -> list[tuple[int, Any]]:
+    """(index, node) in an order where makers come before users. CuvilError for a graph without one."""
+    makers = _makers(graph, place)
+    given = outer | {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
+    waiting: dict[int, set[int]] = {}
+    for index, node in enumerate(graph.node):
+        needs = set()
+        for name in used_names(node):
+            if name in makers:
+                needs.add(makers[name])
+            elif name not in given:
+                raise fail(
+                    codes.BAD_GRAPH, f"value `{name}` is used, but nothing makes it",
+                    place=f"{place}, {describe(index, node)}",
+                )  # fmt: skip
+        waiting[index] = needs
+    for output in graph.output:
+        if output.name not in makers and output.name not in given:
+            raise fail(codes.BAD_GRAPH, f"output `{output.name}` is made by no node", place=place)
+    return [(i, graph.node[i]) for i in _order(graph, waiting, place)]
+
+
+def _makers(graph: Any, place: str) -> dict[str, int]:
+    taken = Counter(i.name for i in graph.input)
+    weights = Counter(t.name for t in graph.initializer)
+    makers: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in makers or name in taken or name in weights:
+                raise fail(
+                    codes.BAD_GRAPH, f"value `{name}` is made twice", place=f"{place}, {describe(index, node)}"
+                )
+            makers[name] = index
+    for names in (taken, weights):
+        double = [n for n, count in names.items() if count > 1]
+        if double:
+            raise fail(codes.BAD_GRAPH, f"`{double[0]}` is declared twice", place=place)
+    return makers
+
+
+def used_names(node: Any) -> Iterator[str]:
+    """Names of outer values that the node uses, its inner graphs included."""
+    yield from filter(None, node.input)
+    for a in node.attribute:
+        for inner in [a.g] if a.HasField("g") else a.graphs:
+            own = {i.name for i in inner.input} | {t.name for t in inner.initializer}
+            own |= {o for n in inner.node for o in n.output}
+            for n in inner.node:
+                yield from (name for name in used_names(n) if name not in own)
+            yield from (o.name for o in inner.output if o.name not in own)
+
+
+def _order(graph: Any, waiting: dict[int, set[int]], place: str) -> list[int]:
+    users: dict[int, list[int]] = {}
+    for index, needs in waiting.items():
+        for need in needs:
+            users.setdefault(need, []).append(index)
+    left = {index: len(needs) for index, needs in waiting.items()}
+    # Depth first from a stack, so a model in order stays in its order.
+    ready = [i for i in reversed(range(len(graph.node))) if not left[i]]
+    if all(need < index for index, needs in waiting.items() for need in needs):
+        return list(range(len(graph.node)))
+    order: list[int] = []
+    while ready:
+        index = ready.pop()
+        order.append(index)
+        for user in users.get(index, ()):
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    if len(order) < len(graph.node):
+        circle = _circle(waiting, {i for i, n in left.items() if n})
+        names = " -> ".join(describe(i, graph.node[i]) for i in circle)
+        raise fail(codes.BAD_GRAPH, "nodes depend on each other in a circle", place=place, evidence=names)
+    return order
+
+
+def _circle(waiting: dict[int, set[int]], stuck: set[int]) -> list[int]:
+    """A shortest-found cycle among stuck nodes: follow needs until one repeats."""
+    path: list[int] = []
+    at = min(stuck)
+    while at not in path:
+        path.append(at)
+        at = min(waiting[at] & stuck)
+    return [*path[path.index(at) :], at]
+
+
+def describe(index: int, node: Any) -> str:
+    return f"node {index} `{node.name or node.op_type}`"
+
+
+def check_types(path: Path, model: Any) -> list[Diagnostic]:
+    """Inputs and outputs that are no plain tensors, and sparse weights."""
+    found = []
+    for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
+        for info in infos:
+            which = info.type.WhichOneof("value")
+            if which not in ("tensor_type", None) and not (kind == "output" and _zip_map(model, info.name)):
+                word = which.removesuffix("_type").replace("_", " ")
+                found.append(Diagnostic(codes.BAD_TYPE, f"{kind} `{info.name}` is a {word}", place=str(path)))
+    for tensor in model.graph.sparse_initializer:
+        message = f"weight `{tensor.values.name}` is sparse"
+        found.append(Diagnostic(codes.BAD_TYPE, message, place=str(path)))
+    return found
+
+
+def _zip_map(model: Any, name: str) -> bool:
+    return any(n.op_type == "ZipMap" and name in n.output for n in model.graph.node)
+
+
+def check_operators(path: Path, model: Any, attributes: Any) -> list[Diagnostic]:
+    """One diagnostic per operator (and reason) without importer; `attributes` reads a node's attributes."""
+    versions = opsets(model)
+    missing: dict[tuple[str, str, str], list[tuple[str, int, Any]]] = {}
+    total = 0
+    for graph, index, node in nodes_of(model.graph):
+        total += 1
+        reason = refusal(node, versions, attributes)
+        if reason:
+            key = (normal_domain(node.domain), node.op_type, reason)
+            missing.setdefault(key, []).append((graph, index, node))
+    rest = total - sum(map(len, missing.values()))
+    return [_missing(path, key, where, versions, rest) for key, where in missing.items()]
+
+
+def refusal(node: Any, versions: dict[str, int], attributes: Any) -> str | None:
+    """Why the node cannot be imported; None when it can."""
+    domain = normal_domain(node.domain)
+    opset = versions.get(domain, 1)
+    entry = find(domain, node.op_type, opset)
+    if entry is None:
+        return None if schema_function(domain, node.op_type, opset) else "has no importer"
+    return entry.refuse(attributes(node)) if entry.refuse else None
+
+
+def schema_function(domain: str, op: str, opset: int) -> Any:
+    """The schema of an operator that ONNX itself defines by others; else None."""
+    try:
+        schema = defs.get_schema(op, max(opset, 1), domain)
+    except defs.SchemaError:
+        return None
+    return schema if schema.has_function or schema.has_context_dependent_function else None
+
+
+def _missing(
+    path: Path, key: tuple[str, str, str], where: list[tuple[str, int, Any]], versions: dict[str, int], rest: int
+) -> Diagnostic:
+    domain, op, reason = key
+    graph, index, node = where[0]
+    spelled = f"{domain}::{op}" if domain else op
+    inputs = ", ".join(f"%{name}" for name in node.input)
+    notes = [f"all other {rest} nodes import"]
+    if len(where) > 1:
+        names = ", ".join(f"`{n.name or n.op_type}`" for _, _, n in where[:SHOWN_NODES])
+        notes.insert(0, f"{len(where)} nodes: {names}{', …' if len(where) > SHOWN_NODES else ''}")
+    what = reason if reason.startswith("has ") else f": {reason}"
+    version = f"(opset {versions.get(domain, 1)})"
+    return Diagnostic(
+        codes.NO_IMPORTER, f"ONNX op `{spelled}` {version} {what}".replace(" : ", ": "),
+        place=f"{path}: graph `{graph}`, {describe(index, node)}",
+        evidence=f"{', '.join('%' + o for o in node.output)} = {op}({inputs})", notes=notes,
+    )  # fmt: skip
+
+
+def raise_all(diagnostics: list[Diagnostic]) -> None:
+    if diagnostics:
+        raise CuvilError(*diagnostics)

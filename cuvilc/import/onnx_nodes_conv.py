@@ -1,0 +1,197 @@
+"""Convolution and pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cuvilc.dialect import dims as D
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, Shape
+from cuvilc.dialect.op import ShapeError
+
+from . import onnx_values as V
+from ._table import importer
+from .onnx_node import Node, ai, cast, dtype_of, reshape, shape_of
+from .onnx_nodes_shape import padded, sliced
+
+
+def window(n: Node, kernel: tuple[int, ...], ceil_mode: bool = False) -> dict[str, Any]:
+    """strides, dilations and pads of a sliding window, `auto_pad` worked out."""
+    spatial = n.shape(0)[2:]
+    rank = len(spatial)
+    if len(kernel) != rank:
+        raise ShapeError(f"a kernel of {len(kernel)} axes for {rank} spatial axes")
+    strides, dilations = n.ints("strides", (1,) * rank), n.ints("dilations", (1,) * rank)
+    pads = n.ints("pads", (0,) * (2 * rank))
+    assert strides is not None and dilations is not None and pads is not None
+    begin: tuple[Dim, ...] = pads[:rank]
+    end: tuple[Dim, ...] = pads[rank:]
+    auto = n.attr("auto_pad", "NOTSET")
+    if auto.startswith("SAME"):
+        need = [_same(*axis) for axis in zip(spatial, kernel, strides, dilations, strict=True)]
+        small = [D.floordiv(p, 2) for p in need]
+        large = [p - s for p, s in zip(need, small, strict=True)]
+        begin, end = (tuple(small), tuple(large)) if auto == "SAME_UPPER" else (tuple(large), tuple(small))
+    elif auto == "VALID":
+        begin = end = (0,) * rank
+    return {"strides": strides, "pads_begin": begin, "pads_end": end, "dilations": dilations}
+
+
+def _same(size: Dim, kernel: int, stride: int, dilation: int) -> Dim:
+    """Total padding that makes ⌈size / stride⌉ outputs."""
+    span = (kernel - 1) * dilation + 1
+    if stride == 1:
+        return span - 1
+    return V.maximum((D.ceildiv(size, stride) - 1) * stride + span - size, 0)
+
+
+def outside(n: Node, x: ir.Value, facts: dict[str, Any], value: float) -> ir.Value:
+    """Pads that are not plain numbers become an operation of their own; the window keeps zeros."""
+    begin, end = facts["pads_begin"], facts["pads_end"]
+    if all(isinstance(p, int) and p >= 0 for p in (*begin, *end)):
+        return x
+    facts["pads_begin"] = facts["pads_end"] = (0,) * len(begin)
+    return padded(x, (0, 0, *begin), (0, 0, *end), "constant", value)
+
+
+def kernel_of(n: Node, i: int = 1) -> tuple[int, ...]:
+    """The weight's spatial sizes."""
+    sizes = n.shape(i)[2:]
+    if not all(isinstance(d, int) for d in sizes):
+        raise ShapeError(f"the kernel's sizes {sizes} must be constants")
+    return tuple(d for d in sizes if isinstance(d, int))
+
+
+@importer("Conv")
+def conv(n: Node) -> ir.Value:
+    return convolve(n, n[0], n[1], n.get(2))
+
+
+def convolve(n: Node, x: ir.Value, w: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """ai.conv with the node's attributes on these operands."""
+    groups = n.attr("group", 1)
+    n.require_equal(n.shape(0)[1], shape_of(w)[1] * groups)
+    facts = window(n, tuple(shape_of(w)[2:]))  # type: ignore[arg-type]
+    x = outside(n, x, facts, 0.0)
+    return ai("conv", x, w, bias, groups=groups, **facts)
+
+
+@importer("ConvTranspose")
+def conv_transpose(n: Node) -> ir.Value:
+    kernel, spatial = kernel_of(n), n.shape(0)[2:]
+    rank = len(kernel)
+    facts = window(n, kernel)
+    extra = n.ints("output_padding", (0,) * rank)
+    wanted = n.ints("output_shape")
+    assert extra is not None
+    auto = n.attr("auto_pad", "NOTSET")
+    if wanted is not None or auto.startswith("SAME"):
+        target: Shape = tuple(s * d for s, d in zip(facts["strides"], spatial, strict=True))
+        target = wanted[-rank:] if wanted is not None else target
+        begin, end = [], []
+        for i in range(rank):
+            full = facts["strides"][i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * facts["dilations"][i] + 1
+            total = full - target[i]
+            if not isinstance(total, int):
+                raise ShapeError("the padding depends on sizes that are not known")
+            half = total // 2
+            begin.append(total - half if auto != "SAME_UPPER" else half)
+            end.append(half if auto != "SAME_UPPER" else total - half)
+        facts["pads_begin"], facts["pads_end"] = tuple(begin), tuple(end)
+    n.require_equal(n.shape(0)[1], n.shape(1)[0])
+    negative = any(p < 0 for p in (*facts["pads_begin"], *facts["pads_end"]))
+    if negative:  # more output than the window gives: zeros beyond it
+        extra = tuple(e + max(-p, 0) for e, p in zip(extra, facts["pads_end"], strict=True))
+        facts["pads_end"] = tuple(max(p, 0) for p in facts["pads_end"])
+    return ai(
+        "conv_transpose", n[0], n[1], n.get(2), groups=n.attr("group", 1), output_padding=extra, **facts
+    )
+
+
+@importer("MaxPool")
+def max_pool(n: Node) -> Any:
+    if n.wants(1):
+        return _max_pool_with_indices(n)
+    x = n[0]
+    kernel = n.ints("kernel_shape")
+    assert kernel is not None
+    facts = window(n, kernel)
+    x = outside(n, x, facts, _lowest(dtype_of(x)))
+    return ai("max_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), **facts)
+
+
+def _lowest(dtype: str) -> float:
+    import numpy as np  # noqa: PLC0415
+
+    from cuvilc.dialect.types import FLOATS  # noqa: PLC0415
+
+    return -math.inf if dtype in FLOATS else int(np.iinfo(dtype).min)
+
+
+def _max_pool_with_indices(n: Node) -> Any:
+    raise ShapeError("the positions of the maxima (output `Indices`) are not supported")
+
+
+@importer("AveragePool")
+def average_pool(n: Node) -> ir.Value:
+    kernel = n.ints("kernel_shape")
+    assert kernel is not None
+    facts = window(n, kernel)
+    counted = bool(n.attr("count_include_pad", 0))
+    x = outside(n, n[0], facts, 0.0)
+    return ai(
+        "avg_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), count_include_pad=counted, **facts
+    )
+
+
+@importer("LpPool")
+def lp_pool(n: Node) -> ir.Value:
+    kernel = n.ints("kernel_shape")
+    assert kernel is not None
+    facts = window(n, kernel)
+    x = outside(n, n[0], facts, 0.0)
+    return ai("lp_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), p=n.attr("p", 2), **facts)
+
+
+_GLOBAL = {"GlobalAveragePool": "reduce_mean", "GlobalMaxPool": "reduce_max"}
+
+
+@importer(*_GLOBAL)
+def global_pool(n: Node) -> ir.Value:
+    axes = tuple(range(2, len(n.shape(0))))
+    return ai(_GLOBAL[n.op], n[0], axes=axes, keepdims=True)
+
+
+@importer("GlobalLpPool")
+def global_lp_pool(n: Node) -> ir.Value:
+    axes, p = tuple(range(2, len(n.shape(0)))), float(n.attr("p", 2))
+    x = ai("abs", n[0])
+    powers = ai("pow", x, ir.full(p, (), dtype_of(x)))
+    total = ai("reduce_sum", powers, axes=axes, keepdims=True)
+    return ai("pow", total, ir.full(1 / p, (), dtype_of(x)))
+
+
+@importer("ConvInteger")
+def conv_integer(n: Node) -> ir.Value:
+    """Σ (x - x_zero)(w - w_zero) in int32, exact in float64 below 2⁵³."""
+    x, w = (shifted(n, i, i + 2, 0 if i else 1) for i in range(2))
+    return cast(convolve(n, x, w, None), "int32")
+
+
+def shifted(n: Node, i: int, zero: int, axis: int) -> ir.Value:
+    """Input i minus its zero point, as float64; a zero point of several numbers lies along `axis`."""
+    x = cast(n[i], "float64")
+    z = n.get(zero)
+    if z is None:
+        return x
+    rank = len(shape_of(x))
+    if len(shape_of(z)) == 1 and shape_of(z) != (1,):
+        z = reshape(z, tuple(shape_of(z)[0] if k == axis else 1 for k in range(rank)))
+    else:
+        z = reshape(z, ())
+    return ai("elemwise_sub", x, cast(z, "float64"))
+
+
+def crop(x: ir.Value, starts: Shape, sizes: Shape) -> ir.Value:
+    return sliced(x, starts, sizes)

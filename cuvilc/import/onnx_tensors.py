@@ -1,0 +1,192 @@
+"""TensorProto → NumPy array: inline data as a view, external data mapped and confined to the model's folder."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from cuvilc.diagnostics import CuvilError, fail
+
+from . import codes
+from .onnx_wire import WireModel
+
+_T = onnx.TensorProto
+DTYPES: dict[int, np.dtype[Any]] = {
+    _T.FLOAT: np.dtype("float32"), _T.DOUBLE: np.dtype("float64"), _T.FLOAT16: np.dtype("float16"),
+    _T.BFLOAT16: np.dtype(ml_dtypes.bfloat16), _T.BOOL: np.dtype("bool"),
+    _T.INT8: np.dtype("int8"), _T.INT16: np.dtype("int16"), _T.INT32: np.dtype("int32"),
+    _T.INT64: np.dtype("int64"), _T.UINT8: np.dtype("uint8"), _T.UINT16: np.dtype("uint16"),
+    _T.UINT32: np.dtype("uint32"), _T.UINT64: np.dtype("uint64"),
+}  # fmt: skip
+# Weights of 4 bits are unpacked to 8: the value is the same, and only weights come in them.
+_NIBBLES = {_T.INT4: np.dtype("int8"), _T.UINT4: np.dtype("uint8")}
+MAX_ELEMENTS = 1 << 42
+
+
+def type_name(elem_type: int) -> str:
+    """"FLOAT" and so on; the number where onnx has no name for it."""
+    try:
+        return str(_T.DataType.Name(elem_type))
+    except ValueError:
+        return f"type {elem_type}"
+
+
+@dataclass
+class TensorReader:
+    """Reads the tensors of one model file."""
+
+    path: Path
+    wire: WireModel
+    _files: dict[Path, mmap.mmap] = field(default_factory=dict)
+
+    def read(self, tensor: Any, blob: tuple[int, int] | None = None) -> np.ndarray:
+        """The tensor's array, read-only. `blob` is where in the model file its raw bytes lie. CuvilError."""
+        dtype, count = self._dtype(tensor), self._count(tensor)
+        if tensor.data_location == _T.EXTERNAL:
+            return self._external(tensor, dtype, count)
+        if blob is not None:
+            offset, length = blob
+            self._check_bytes(tensor, dtype, count, length)
+            return self._view(tensor, self.wire.buffer, offset, dtype, count)
+        if tensor.HasField("raw_data"):
+            raw = tensor.raw_data
+            self._check_bytes(tensor, dtype, count, len(raw))
+            return self._view(tensor, raw, 0, dtype, count)
+        return self._typed(tensor, dtype, count)
+
+    def _dtype(self, tensor: Any) -> np.dtype[Any]:
+        found = DTYPES.get(tensor.data_type) or _NIBBLES.get(tensor.data_type)
+        if found is None:
+            raise self.error(codes.BAD_TYPE, tensor, f"has elements of type {type_name(tensor.data_type)}")
+        return found
+
+    def _count(self, tensor: Any) -> int:
+        dims = list(tensor.dims)
+        if any(d < 0 for d in dims) or prod(dims) > MAX_ELEMENTS:
+            raise self.error(codes.BAD_TENSOR, tensor, f"has impossible dimensions {dims}")
+        return prod(dims)
+
+    def _check_bytes(self, tensor: Any, dtype: np.dtype[Any], count: int, length: int) -> None:
+        want = (count + 1) // 2 if tensor.data_type in _NIBBLES else count * dtype.itemsize
+        if length != want:
+            raise self.error(
+                codes.BAD_TENSOR, tensor,
+                f"has dimensions {list(tensor.dims)} of {dtype.name}, {want} bytes, but {length} bytes of data",
+            )  # fmt: skip
+
+    def _view(self, tensor: Any, buffer: Any, offset: int, dtype: np.dtype[Any], count: int) -> np.ndarray:
+        shape = tuple(tensor.dims)
+        if tensor.data_type in _NIBBLES:
+            packed = np.frombuffer(buffer, np.uint8, (count + 1) // 2, offset)
+            return _unpack(packed, dtype, count).reshape(shape)
+        if count == 0:
+            return np.empty(shape, dtype)
+        # np.frombuffer knows no ml_dtypes: take the bits, then view them.
+        bits = np.dtype(f"u{dtype.itemsize}") if dtype.kind not in "biuf" else dtype
+        return np.frombuffer(buffer, bits, count, offset).view(dtype).reshape(shape)
+
+    def _typed(self, tensor: Any, dtype: np.dtype[Any], count: int) -> np.ndarray:
+        """Data in float_data, int32_data and so on, as onnx.proto assigns them to types."""
+        source: Any
+        match tensor.data_type:
+            case _T.FLOAT:
+                source = tensor.float_data
+            case _T.DOUBLE:
+                source = tensor.double_data
+            case _T.INT64:
+                source = tensor.int64_data
+            case _T.UINT32 | _T.UINT64:
+                source = tensor.uint64_data
+            case _:
+                source = tensor.int32_data
+        values = np.array(source, dtype=np.int64 if source is tensor.int32_data else None)
+        if tensor.data_type in _NIBBLES:
+            packed = values.astype(np.uint8)
+            if len(packed) == (count + 1) // 2:
+                return _unpack(packed, dtype, count).reshape(tuple(tensor.dims))
+        if len(values) != count:
+            raise self.error(
+                codes.BAD_TENSOR, tensor, f"has dimensions {list(tensor.dims)}, but {len(values)} elements"
+            )
+        if tensor.data_type in (_T.FLOAT16, _T.BFLOAT16):
+            return values.astype(np.uint16).view(dtype).reshape(tuple(tensor.dims))
+        return values.astype(dtype).reshape(tuple(tensor.dims))
+
+    def _external(self, tensor: Any, dtype: np.dtype[Any], count: int) -> np.ndarray:
+        entries = {e.key: e.value for e in tensor.external_data}
+        data = self._open(tensor, entries.get("location", ""))
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries.get("length", len(data) - offset))
+        except ValueError:
+            raise self.error(codes.BAD_EXTERNAL, tensor, "has an offset or length that is no number") from None
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise self.error(
+                codes.BAD_EXTERNAL, tensor,
+                f"lies at bytes {offset} to {offset + length} of a file of {len(data)} bytes",
+            )  # fmt: skip
+        self._check_bytes(tensor, dtype, count, length)
+        return self._view(tensor, data, offset, dtype, count)
+
+    def _open(self, tensor: Any, location: str) -> mmap.mmap:
+        file = confined(self.path, location)
+        if isinstance(file, str):
+            raise self.error(codes.BAD_EXTERNAL, tensor, f"has external data at {location!r}: {file}")
+        if file not in self._files:
+            try:
+                handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+                try:
+                    self._files[file] = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+                finally:
+                    os.close(handle)
+            except (OSError, ValueError) as error:
+                raise self.error(
+                    codes.BAD_EXTERNAL, tensor, f"has external data at {location!r}: {error}"
+                ) from None
+        return self._files[file]
+
+    def error(self, code: str, tensor: Any, what: str) -> CuvilError:
+        return fail(code, f"weight `{tensor.name}` {what}", place=f"{self.path}: initialiser `{tensor.name}`")
+
+
+def _unpack(packed: np.ndarray, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """Two 4-bit values a byte, the low half first, signed or not by dtype."""
+    both = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[:count].astype(dtype)
+    return np.where(both > 7, both - 16, both).astype(dtype) if dtype.kind == "i" else both
+
+
+def confined(model: Path, location: str) -> Path | str:
+    """The file that `location` means, if it truly lies beside the model; else the reason why not."""
+    parts = Path(location).parts
+    if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
+        return "only a relative path is allowed"
+    if ".." in parts:
+        return "`..` is not allowed"
+    # A model reached by a link (as in download caches) has its data beside the link or beside its target.
+    roots = {model.parent.resolve(), model.resolve().parent}
+    try:
+        real = (model.parent / location).resolve(strict=True)
+        status = real.stat()
+    except (OSError, RuntimeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    if not any(real.is_relative_to(root) for root in roots):
+        return "a symbolic link leaves the model's folder"
+    if not stat.S_ISREG(status.st_mode):
+        return "not a regular file"
+    if status.st_nlink > 1 and _links_inside(real.parent, status) < status.st_nlink:
+        return "a hard link: the file also exists outside the model's folder"
+    return real
+
+
+def _links_inside(folder: Path, status: os.stat_result) -> int:
+    with os.scandir(folder) as entries:
+        return sum(e.inode() == status.st_ino and not e.is_symlink() for e in entries)
