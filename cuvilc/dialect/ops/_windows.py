@@ -75,7 +75,7 @@ def windows(
         cut = tuple(
             slice(b, b + s * c, s) for b, s, c in zip(starts, strides, counts, strict=True)
         )
-        yield place, padded[(..., *cut)][(..., *(slice(c) for c in counts))]
+        yield place, padded[(..., *cut)]
 
 
 def window_index(k: Any, i, place, extents, strides, pads_begin, pads_end, dilations, ceil_mode):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cuvilc.dialect.dims import equal, less
+from cuvilc.dialect.dims import equal, less, mod
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import put
 from cuvilc.dialect.ops._rules import (
@@ -48,7 +48,7 @@ class Attention:
         need_equal(q.shape[0], k.shape[0], "batch sizes of q and k")
         need_equal(q.shape[3], k.shape[3], "head sizes of q and k")
         need_shape(v, (*k.shape[:3], v.shape[3]), "v")
-        grouped = equal(q.shape[1] % k.shape[1], 0) != 0 if k.shape[1] != 0 else False
+        grouped = k.shape[1] != 0 and equal(mod(q.shape[1], k.shape[1]), 0) != 0
         need(grouped, f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
         need(softcap >= 0, f"softcap must not be negative: {softcap}")
         if mask is not None:
