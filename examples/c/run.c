@@ -1,6 +1,8 @@
-/* Run a compiled model on raw little-endian files, or on zeros, and print the first values of each result.
+/* Run a compiled model on raw little-endian files, or on zeros, and print the first values of each
+ * result.
  *
- *     ./run NAME.cuvil/model.so [INPUT.bin | -]...     "-": zeros; dynamic axes take their lowest size above 0
+ *     ./run NAME.cuvil/model.so [INPUT.bin | -]...     "-": zeros; dynamic axes take their lowest
+ * size above 0
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +34,8 @@ static void print_info(const char *role, const cuvil_tensor_info *info)
     printf("]\n");
 }
 
-/* A tensor of the smallest shape the model takes, filled from the file. The caller frees tensor->data. */
+/* A tensor of the smallest shape the model takes, filled from the file. The caller frees
+ * tensor->data. */
 static void make_input(const cuvil_tensor_info *info, const char *path, cuvil_tensor *tensor)
 {
     size_t count = 1;

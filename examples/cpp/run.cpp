@@ -1,4 +1,5 @@
-// Run a compiled model of float32 inputs and outputs on ones, and print the first values of each result.
+// Run a compiled model of float32 inputs and outputs on ones, and print the first values of each
+// result.
 //
 //     c++ -std=c++17 -O2 -I ../../runtime/include run.cpp -o run && ./run NAME.cuvil/model.so
 #include <algorithm>
@@ -16,7 +17,8 @@ static void run(const std::string &path)
         std::vector<int64_t> dims;
         int64_t count = 1;
         for (int axis = 0; axis < info.rank; axis++) {
-            dims.push_back(info.dims[axis] < 0 ? std::max<int64_t>(info.lo[axis], 1) : info.dims[axis]);
+            dims.push_back(info.dims[axis] < 0 ? std::max<int64_t>(info.lo[axis], 1)
+                                               : info.dims[axis]);
             count *= dims.back();
         }
         memory.emplace_back(static_cast<std::size_t>(count), 1.0f);

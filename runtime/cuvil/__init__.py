@@ -1,8 +1,8 @@
 """Load and run models that cuvilc compiled. Needs NumPy alone.
 
-    model = cuvil.load("resnet18.cuvil")
-    scores = model(image)                      # NumPy array, or anything with __dlpack__
-    result = model.run({"image": image})       # names in, names out
+model = cuvil.load("resnet18.cuvil")
+scores = model(image)                      # NumPy array, or anything with __dlpack__
+result = model.run({"image": image})       # names in, names out
 """
 
 from importlib import import_module
@@ -43,7 +43,10 @@ def source_dir() -> Path:
 
 def _beside(name: str) -> Path:
     here = Path(__file__).resolve().parent
-    return here / name if (here / name).is_dir() else here.parent / name  # wheel, or source tree
+    packaged = (
+        here / "csrc" / name
+    )  # in a wheel; in a source tree the folders stand beside this one
+    return packaged if packaged.is_dir() else here.parent / name
 
 
 def __getattr__(name: str) -> Any:

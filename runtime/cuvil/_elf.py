@@ -1,4 +1,4 @@
-"""Look at a model.so before the dynamic linker does, whose errors say little and may be a SIGBUS."""
+"""Check a model.so before the dynamic linker does, whose errors say little or are a SIGBUS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECTION_WEIGHTS = 11  # runtime/src/image.h
 
 
 def check_library(path: Path) -> tuple[int, int]:
-    """Offset and size of the image in the file; CuvilError unless it can be loaded on this machine."""
+    """Offset and size of the image in the file; CuvilError unless this machine can load it."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -26,7 +26,9 @@ def check_library(path: Path) -> tuple[int, int]:
             file.seek(min(table, size))
             headers = file.read(entry * count)
     except OSError as error:
-        raise CuvilError("CUV601", f"cannot read the library: {error.strerror}", str(path)) from error
+        raise CuvilError(
+            "CUV601", f"cannot read the library: {error.strerror}", str(path)
+        ) from error
     if entry != 56 or len(headers) < entry * count:
         raise CuvilError("CUV601", f"truncated: {size} bytes hold no program headers", str(path))
     loads = []
@@ -36,9 +38,7 @@ def check_library(path: Path) -> tuple[int, int]:
             loads.append((offset, bytes_))
     end = max((offset + bytes_ for offset, bytes_ in loads), default=0)
     if not loads or end > size:
-        raise CuvilError(
-            "CUV601", f"truncated: {size} bytes, its segments need {end}", str(path)
-        )
+        raise CuvilError("CUV601", f"truncated: {size} bytes, its segments need {end}", str(path))
     return loads[-1]
 
 
@@ -52,7 +52,9 @@ def _check_head(path: Path, head: bytes) -> None:
             "give a package, that is a folder NAME.cuvil with model.so and metadata.json",
         )
     if head[4:6] != b"\x02\x01":
-        raise CuvilError("CUV603", "a 32-bit or big-endian library, which cuvil does not load", str(path))
+        raise CuvilError(
+            "CUV603", "a 32-bit or big-endian library, which cuvil does not load", str(path)
+        )
     kind, machine = struct.unpack_from("<HH", head, 16)
     here = platform.machine().lower()
     here = ALIASES.get(here, here)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 HELP = {
     "CUV601": "build the package again, or copy it again: the file is damaged or incomplete",
-    "CUV602": "upgrade with `pip install -U cuvil`, or build the package with this version's cuvilc",
+    "CUV602": "`pip install -U cuvil`, or build the package with the cuvilc of this version",
     "CUV603": "build for this machine: `cuvilc build --cpu host`",
     "CUV608": "use a smaller shape or fewer threads",
 }

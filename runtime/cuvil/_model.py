@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import byref, c_void_p, sizeof
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -50,13 +50,15 @@ class Port:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        return np.dtype(np.uint16)
-    return np.dtype(ml_dtypes.bfloat16)
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            name = "uint16"
+        else:
+            dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return dtype
+    return np.dtype(name)
 
 
 class Outputs(tuple[np.ndarray, ...]):
@@ -75,7 +77,8 @@ class Outputs(tuple[np.ndarray, ...]):
     def __getattr__(self, name: str) -> np.ndarray:
         if name == "names" or name not in self.names:
             raise AttributeError(name)
-        return self[self.names.index(name)]
+        value: np.ndarray = self[self.names.index(name)]
+        return value
 
     def __repr__(self) -> str:
         return f"Outputs({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self, strict=True))})"
@@ -84,7 +87,9 @@ class Outputs(tuple[np.ndarray, ...]):
 class Context:
     """Mutable state of one run at a time, with the argument structures it reuses."""
 
-    def __init__(self, library: Library, model: c_void_p, threads: int, ports: tuple[Port, ...]) -> None:
+    def __init__(
+        self, library: Library, model: c_void_p, threads: int, ports: tuple[Port, ...]
+    ) -> None:
         self.handle = c_void_p()
         options = _native.Options(sizeof(_native.Options), threads)
         library.check(library.context_create(model, byref(options), byref(self.handle)))
@@ -102,8 +107,8 @@ class Context:
 class Model:
     """A package, ready to run. Several threads may call one model: each call has its own context.
 
-    `threads`: how many threads one call uses; None means all CPUs that the process may use. Contexts are kept
-    for later calls, so memory grows to that of the most calls ever made at once.
+    `threads`: how many threads one call uses; None means all CPUs that the process may use.
+    Contexts are kept for later calls: memory grows to that of the most calls ever made at once.
     """
 
     def __init__(
@@ -153,10 +158,11 @@ class Model:
     def run(
         self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Outputs by name. `out`: arrays to write some or all outputs to, so that nothing is allocated.
+        """Outputs by name. `out`: arrays to write some or all outputs to instead of new ones.
 
-        An input may be a NumPy array or anything with `__dlpack__` or `__array__`; its memory is used in
-        place, unless it is strided or misaligned: then it is copied. Its dtype must be exact.
+        An input may be a NumPy array or anything with `__dlpack__` or `__array__`; its memory is
+        used in place, unless it is strided or misaligned: then it is copied. Its dtype must be
+        exact.
         """
         with self._context() as context:
             return self._run(context, feeds, out or {})
@@ -185,7 +191,7 @@ class Model:
         return Profile.of([self.trace(feeds) for _ in range(runs)])
 
     def close(self) -> None:
-        """Free memory and threads, unload the library. Otherwise done when the model is collected."""
+        """Free memory and threads, unload the library. Else done when the model is collected."""
         with self._lock:
             if self._close.alive and len(self._free) != len(self._all):
                 self._fail("CUV610", "the model is closed while another thread runs it")
@@ -227,7 +233,9 @@ class Model:
         for i, port in enumerate(self.outputs):
             array = self._target(context, i, out)
             number = len(self.inputs) + i
-            self._check(library.set_output(handle, i, context.tensor(number, array)), f"output {port!r}")
+            self._check(
+                library.set_output(handle, i, context.tensor(number, array)), f"output {port!r}"
+            )
             results[port.name] = array
         self._check(library.run(handle))
         return results
@@ -301,7 +309,7 @@ class Model:
             message = self._library.last_error().decode(errors="replace")
             self._fail(f"CUV{status}", message, place)
 
-    def _fail(self, code: str, message: str, place: str = "", help: str = "") -> Any:
+    def _fail(self, code: str, message: str, place: str = "", help: str = "") -> NoReturn:
         where = self._library.place
         raise CuvilError(code, message, f"{where}: {place}" if place else where, help)
 

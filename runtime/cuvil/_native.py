@@ -100,7 +100,9 @@ class Library:
         except OSError as error:
             raise CuvilError("CUV601", f"the dynamic linker refuses it: {error}", place) from error
         except AttributeError as error:
-            raise CuvilError("CUV601", f"a library without the cuvil API: {error}", place) from error
+            raise CuvilError(
+                "CUV601", f"a library without the cuvil API: {error}", place
+            ) from error
         self._handle = library._handle
         if self.api_version() != API_VERSION:
             raise CuvilError(

@@ -63,7 +63,9 @@ def _read_metadata(package: Path) -> dict[str, Any]:
             "load model.so itself, which holds a copy",
         ) from error
     except OSError as error:
-        raise CuvilError("CUV601", f"cannot read the metadata: {error.strerror}", str(file)) from error
+        raise CuvilError(
+            "CUV601", f"cannot read the metadata: {error.strerror}", str(file)
+        ) from error
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
@@ -85,7 +87,9 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 def _check_digests(package: Path, metadata: dict[str, Any] | None, place: str) -> None:
     if metadata is None:
         raise CuvilError(
-            "CUV610", "check=True needs metadata.json, which a bare model.so lacks", place,
+            "CUV610",
+            "check=True needs metadata.json, which a bare model.so lacks",
+            place,
             "give the package's folder",
         )
     files = metadata.get("files")

@@ -63,7 +63,7 @@ class Profile(tuple[Row, ...]):
         for row in self:
             rate = row.cost / row.time_us / 1000 if row.time_us else 0.0
             lines.append(
-                f"{row.time_us:>7.1f} us  {row.time_us / total:>6.1%}  {row.threads:>3}  {rate:>8.1f}"
-                f"  {row.kernel}  {row.layer}"
+                f"{row.time_us:>7.1f} us  {row.time_us / total:>6.1%}  {row.threads:>3}  "
+                f"{rate:>8.1f}  {row.kernel}  {row.layer}"
             )
         return "\n".join([*lines, f"{self.total_us:>7.1f} us  in {len(self)} steps"])

@@ -1,5 +1,5 @@
-/* cuvil: the C API of a compiled model. It lives in model.so itself: link the .so, or dlopen it and look the
- * functions up (cuvil_dl.h does that). Needs C11, libc, libm, pthreads; nothing else.
+/* cuvil: the C API of a compiled model. It lives in model.so itself: link the .so, or dlopen it and
+ * look the functions up (cuvil_dl.h does that). Needs C11, libc, libm, pthreads; nothing else.
  *
  *     cuvil_model *model; cuvil_context *context;
  *     cuvil_open(NULL, &model);
@@ -8,9 +8,10 @@
  *     cuvil_run(context);
  *     cuvil_get_output(context, 0, &result);         // result.data lives until the next run
  *
- * Every call returns CUVIL_OK or a code; cuvil_last_error() then says more (thread-local, valid until this
- * thread's next call). A model may be shared by threads; a context belongs to one thread at a time; any number
- * of contexts of one model run at once. A run allocates nothing once its shapes have been seen.
+ * Every call returns CUVIL_OK or a code; cuvil_last_error() then says more (thread-local, valid
+ * until this thread's next call). A model may be shared by threads; a context belongs to one thread
+ * at a time, has its own threads and memory, and any number of them run at once. A run allocates
+ * nothing unless its shapes need more memory than any before.
  */
 #ifndef CUVIL_H
 #define CUVIL_H
@@ -35,7 +36,7 @@ typedef struct cuvil_context cuvil_context;
 /* The numbers are the diagnostics' codes: `cuvilc explain CUV601`. */
 typedef enum {
     CUVIL_OK = 0,
-    CUVIL_ERROR_PACKAGE = 601,   /* no image, wrong magic, sections outside the image: corrupt or stripped */
+    CUVIL_ERROR_PACKAGE = 601,   /* no image, wrong magic or checksum, bad index: corrupt */
     CUVIL_ERROR_VERSION = 602,   /* image of another format version */
     CUVIL_ERROR_CPU = 603,       /* the CPU lacks features; the message lists them */
     CUVIL_ERROR_INPUT = 604,     /* unknown input, or not set before the run */
@@ -43,7 +44,7 @@ typedef enum {
     CUVIL_ERROR_SHAPE = 606,     /* rank or dimension differs, or lies outside its range */
     CUVIL_ERROR_STRIDES = 607,   /* not C-contiguous, or misaligned for its dtype */
     CUVIL_ERROR_MEMORY = 608,
-    CUVIL_ERROR_KERNEL = 609,    /* a kernel reported a fault in the data, such as an index out of range */
+    CUVIL_ERROR_KERNEL = 609,    /* a fault in the data, such as an index out of range */
     CUVIL_ERROR_ARGUMENT = 610   /* null pointer, index out of range, unknown option */
 } cuvil_status;
 
@@ -74,7 +75,7 @@ typedef struct {
 
 typedef struct {
     size_t struct_bytes;             /* sizeof(cuvil_options), for compatibility */
-    int32_t threads;                 /* 0: as many as the process may run on */
+    int32_t threads;                 /* 0: as many as CPUs that the process may run on */
 } cuvil_options;
 
 typedef struct {                     /* one executed step, as given to a probe */
@@ -96,20 +97,27 @@ CUVIL_API uint32_t cuvil_api_version(void);
 CUVIL_API const char *cuvil_level_name(const cuvil_model *model);
 CUVIL_API int32_t cuvil_input_count(const cuvil_model *model);
 CUVIL_API int32_t cuvil_output_count(const cuvil_model *model);
-CUVIL_API cuvil_status cuvil_input_info(const cuvil_model *model, int32_t index, cuvil_tensor_info *info);
-CUVIL_API cuvil_status cuvil_output_info(const cuvil_model *model, int32_t index, cuvil_tensor_info *info);
+CUVIL_API cuvil_status cuvil_input_info(const cuvil_model *model, int32_t index,
+                                        cuvil_tensor_info *info);
+CUVIL_API cuvil_status cuvil_output_info(const cuvil_model *model, int32_t index,
+                                         cuvil_tensor_info *info);
 
-CUVIL_API cuvil_status cuvil_context_create(cuvil_model *model, const cuvil_options *options, cuvil_context **context);
+CUVIL_API cuvil_status cuvil_context_create(cuvil_model *model, const cuvil_options *options,
+                                            cuvil_context **context);
 CUVIL_API void cuvil_context_destroy(cuvil_context *context);
 
 /* The tensor's memory is read during cuvil_run, not copied. */
-CUVIL_API cuvil_status cuvil_set_input(cuvil_context *context, int32_t index, const cuvil_tensor *tensor);
+CUVIL_API cuvil_status cuvil_set_input(cuvil_context *context, int32_t index,
+                                       const cuvil_tensor *tensor);
 /* Shapes of all outputs for the inputs set so far; binds and checks every symbol. */
 CUVIL_API cuvil_status cuvil_infer_shapes(cuvil_context *context);
 /* After cuvil_infer_shapes or cuvil_run: shape, and after a run the data. */
-CUVIL_API cuvil_status cuvil_get_output(cuvil_context *context, int32_t index, cuvil_tensor *tensor);
-/* Optional: let output `index` be written to the caller's memory. NULL tensor: back to the context's own. */
-CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index, const cuvil_tensor *tensor);
+CUVIL_API cuvil_status cuvil_get_output(cuvil_context *context, int32_t index,
+                                        cuvil_tensor *tensor);
+/* Optional: let output `index` be written to the caller's memory, which must overlap no input and
+ * no other output. NULL tensor: back to the context's own. */
+CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index,
+                                        const cuvil_tensor *tensor);
 CUVIL_API cuvil_status cuvil_run(cuvil_context *context);
 
 /* Bytes of arena and scratch this context holds. */

@@ -19,9 +19,11 @@
 
 #include "cuvil_dl.h"
 
-namespace cuvil {
+namespace cuvil
+{
 
-class Error : public std::runtime_error {
+class Error : public std::runtime_error
+{
 public:
     Error(int code, const std::string &message) : std::runtime_error(message), code(code) {}
     const int code; // cuvil_status; 0 when the library itself cannot be loaded
@@ -58,9 +60,11 @@ template <class T> struct Result {
     const T &operator[](int64_t i) const { return data[i]; }
 };
 
-class Context {
+class Context
+{
 public:
-    // `data` is read during run(), not copied. For float16 and bfloat16 give the dtype and any 2-byte type.
+    // `data` is read during run(), not copied. For float16 and bfloat16 give the dtype and any
+    // 2-byte type.
     template <class T>
     void set_input(int index, const T *data, const std::vector<int64_t> &dims,
                    cuvil_dtype dtype = dtype_of<T>())
@@ -85,7 +89,8 @@ public:
         cuvil_tensor tensor;
         check(api_->get_output(handle_.get(), index, &tensor));
         if (tensor.dtype != dtype)
-            throw Error(CUVIL_ERROR_DTYPE, "output " + std::to_string(index) + " has another dtype");
+            throw Error(CUVIL_ERROR_DTYPE,
+                        "output " + std::to_string(index) + " has another dtype");
         return {static_cast<const T *>(tensor.data), {tensor.dims, tensor.dims + tensor.rank}};
     }
 
@@ -130,7 +135,8 @@ private:
     Handle handle_;
 };
 
-class Model {
+class Model
+{
 public:
     // path: of model.so. level: a CPU level of the package; empty: the best that this CPU runs.
     explicit Model(const std::string &path, const std::string &level = "") : api_(load(path))

@@ -4,7 +4,8 @@
  *     const char *problem = cuvil_dl_load(&api, "resnet18.cuvil/model.so");
  *     if (problem == NULL) { api.open(NULL, &model); ... cuvil_dl_unload(&api); }
  *
- * Several models may be loaded at once, each by its own cuvil_api. With a glibc older than 2.34, link -ldl.
+ * Several models may be loaded at once, each by its own cuvil_api. With a glibc older than 2.34,
+ * link -ldl.
  */
 #ifndef CUVIL_DL_H
 #define CUVIL_DL_H
@@ -20,10 +21,11 @@
 #define CUVIL_TYPE_OF(function) __typeof__(&function)
 #endif
 
-#define CUVIL_FUNCTIONS(F)                                                                        \
-    F(open) F(close) F(last_error) F(metadata) F(api_version) F(level_name) F(input_count)        \
-    F(output_count) F(input_info) F(output_info) F(context_create) F(context_destroy)             \
-    F(set_input) F(infer_shapes) F(get_output) F(set_output) F(run) F(context_bytes) F(set_probe)
+#define CUVIL_FUNCTIONS(F)                                                                         \
+    F(open)                                                                                        \
+    F(close) F(last_error) F(metadata) F(api_version) F(level_name) F(input_count) F(output_count) \
+        F(input_info) F(output_info) F(context_create) F(context_destroy) F(set_input)             \
+            F(infer_shapes) F(get_output) F(set_output) F(run) F(context_bytes) F(set_probe)
 
 #define CUVIL_MEMBER(name) CUVIL_TYPE_OF(cuvil_##name) name;
 typedef struct {
@@ -39,8 +41,8 @@ static inline void cuvil_dl_unload(cuvil_api *api)
     api->library = NULL;
 }
 
-/* NULL on success, else what is wrong (valid until this thread's next dl call). A path without a slash is
- * looked up like any library; write "./model.so" for one in the current folder. */
+/* NULL on success, else what is wrong (valid until this thread's next dl call). A path without a
+ * slash is looked up like any library; write "./model.so" for one in the current folder. */
 static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
 {
     void *symbol;
@@ -49,10 +51,10 @@ static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
     api->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (api->library == NULL)
         return dlerror();
-#define CUVIL_FIND(name)                                     \
-    symbol = dlsym(api->library, "cuvil_" #name);            \
-    memcpy((void *)&api->name, &symbol, sizeof symbol);      \
-    if (symbol == NULL && problem == NULL)                   \
+#define CUVIL_FIND(name)                                \
+    symbol = dlsym(api->library, "cuvil_" #name);       \
+    memcpy((void *)&api->name, &symbol, sizeof symbol); \
+    if (symbol == NULL && problem == NULL)              \
         problem = "no cuvil model: cuvil_" #name " is missing";
     CUVIL_FUNCTIONS(CUVIL_FIND)
 #undef CUVIL_FIND

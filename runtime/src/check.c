@@ -61,8 +61,8 @@ static cuvil_status check_ports(const cuvil_model *model, const cuvil_io *ports,
         const cuvil_io *io = &ports[i];
         if (!good_string(model, io->name) || cuvil_dtype_bytes(io->dtype) == 0 ||
             io->rank > CUVIL_MAX_RANK || !good_range(io->dims, io->rank, model->dim_count))
-            return CORRUPT("%s %u has a bad name, dtype (%u) or shape (rank %u)", role, i, io->dtype,
-                           io->rank);
+            return CORRUPT("%s %u has a bad name, dtype (%u) or shape (rank %u)", role, i,
+                           io->dtype, io->rank);
         if (io->buffer >= model->buffer_count || model->buffers[io->buffer].kind != kind ||
             model->buffers[io->buffer].place != i)
             return CORRUPT("%s %u lies in buffer %u, which is not its own", role, i, io->buffer);
@@ -100,8 +100,9 @@ static cuvil_status check_buffers(const cuvil_model *model)
         default: return CORRUPT("buffer %u has kind %u", i, buffer->kind);
         }
         if (buffer->bytes >= model->expr_count || buffer->place >= limit)
-            return CORRUPT("buffer %u (kind %u) is out of range: place %llu of %llu", i, buffer->kind,
-                           (unsigned long long)buffer->place, (unsigned long long)limit);
+            return CORRUPT("buffer %u (kind %u) is out of range: place %llu of %llu", i,
+                           buffer->kind, (unsigned long long)buffer->place,
+                           (unsigned long long)limit);
     }
     return CUVIL_OK;
 }
@@ -118,16 +119,11 @@ static bool good_kind(const cuvil_model *model, const cuvil_step *step)
     switch (step->kind) {
     case CUVIL_STEP_KERNEL:
         return step->target < cuvil_kernel_count && step->tasks < model->expr_count;
-    case CUVIL_STEP_COPY:
-        return step->buffer_count == 2 && writable(model, step->buffers + 1);
-    case CUVIL_STEP_DIMS:
-        return step->buffer_count == 1 && writable(model, step->buffers);
-    case CUVIL_STEP_BRANCH:
-        return step->buffer_count == 1 && step->target <= model->step_count;
-    case CUVIL_STEP_JUMP:
-        return step->target <= model->step_count;
-    default:
-        return false;
+    case CUVIL_STEP_COPY: return step->buffer_count == 2 && writable(model, step->buffers + 1);
+    case CUVIL_STEP_DIMS: return step->buffer_count == 1 && writable(model, step->buffers);
+    case CUVIL_STEP_BRANCH: return step->buffer_count == 1 && step->target <= model->step_count;
+    case CUVIL_STEP_JUMP: return step->target <= model->step_count;
+    default: return false;
     }
 }
 
@@ -156,7 +152,8 @@ static cuvil_status check_steps(const cuvil_model *model)
         if (!good_operands(model, step))
             return CORRUPT("step %u has an operand out of range", i);
         if (!good_kind(model, step))
-            return CORRUPT("step %u (kind %u, target %u) is malformed", i, step->kind, step->target);
+            return CORRUPT("step %u (kind %u, target %u) is malformed", i, step->kind,
+                           step->target);
     }
     return CUVIL_OK;
 }
@@ -171,7 +168,8 @@ cuvil_status cuvil_image_check(const cuvil_model *model)
     if (status == CUVIL_OK)
         status = check_ports(model, model->inputs, model->input_count, CUVIL_BUFFER_INPUT, "input");
     if (status == CUVIL_OK)
-        status = check_ports(model, model->outputs, model->output_count, CUVIL_BUFFER_OUTPUT, "output");
+        status =
+            check_ports(model, model->outputs, model->output_count, CUVIL_BUFFER_OUTPUT, "output");
     if (status == CUVIL_OK)
         status = check_symbols(model);
     if (status == CUVIL_OK)

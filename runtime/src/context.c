@@ -32,8 +32,10 @@ static cuvil_status choose_threads(const cuvil_options *options, int32_t *thread
     *threads = 0;
     if (options != NULL) {
         if (options->struct_bytes < offsetof(cuvil_options, threads) + sizeof options->threads)
-            return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_options.struct_bytes is %zu, must be "
-                              "sizeof(cuvil_options)", options->struct_bytes);
+            return cuvil_fail(CUVIL_ERROR_ARGUMENT,
+                              "cuvil_options.struct_bytes is %zu, must be "
+                              "sizeof(cuvil_options)",
+                              options->struct_bytes);
         *threads = options->threads;
     }
     if (*threads < 0 || *threads > MAX_THREADS)
@@ -147,7 +149,7 @@ cuvil_status cuvil_get_output(cuvil_context *context, int32_t index, cuvil_tenso
         return status;
     if (!context->bound)
         return cuvil_fail(CUVIL_ERROR_INPUT, "the shapes of the outputs are not known yet: set the "
-                          "inputs and call cuvil_infer_shapes or cuvil_run");
+                                             "inputs and call cuvil_infer_shapes or cuvil_run");
     const cuvil_io *io = &context->model->outputs[index];
     const cuvil_slot *slot = &context->outputs[index];
     *tensor = (cuvil_tensor){.dtype = (cuvil_dtype)io->dtype, .rank = (int32_t)io->rank};

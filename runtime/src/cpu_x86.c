@@ -15,9 +15,9 @@ enum { LEAF1_ECX, LEAF7_EBX, LEAF7_ECX, LEAF7_EDX, LEAF7_1_EAX, EXTENDED_ECX, WO
 
 /* XCR0 bits: the register files that the operating system saves at a context switch. */
 #define STATE_NONE 0u
-#define STATE_AVX 0x6u        /* SSE, AVX */
-#define STATE_AVX512 0xe6u    /* and opmask, the upper halves, the upper sixteen */
-#define STATE_AMX 0x60000u    /* tile configuration, tile data */
+#define STATE_AVX 0x6u     /* SSE, AVX */
+#define STATE_AVX512 0xe6u /* and opmask, the upper halves, the upper sixteen */
+#define STATE_AMX 0x60000u /* tile configuration, tile data */
 
 /* In the order of CUVIL_X86_FEATURES: the CPUID word, its bit, and the state it needs. */
 static const struct {
@@ -62,7 +62,7 @@ static uint32_t saved_state(uint32_t leaf1_ecx)
     return low;
 }
 
-/* Linux grants the tile registers (8 KiB more in every signal frame) only to a process that asks. */
+/* Linux grants tile registers (8 KiB more in every signal frame) only to a process that asks. */
 static int amx_allowed(void)
 {
     const long request_permission = 0x1023, tile_data = 18;

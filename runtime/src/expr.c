@@ -50,8 +50,9 @@ static cuvil_status report(const cuvil_model *model, const int64_t *symbols, uin
     size_t used = 0;
     cuvil_expr_text(model, expr, text);
     for (uint32_t i = 0; i < model->symbol_count && used < sizeof where; i++)
-        used += (size_t)snprintf(where + used, sizeof where - used, "%s%s = %" PRId64, i ? ", " : "",
-                                 cuvil_string(model, model->symbols[i].name), symbols[i]);
+        used +=
+            (size_t)snprintf(where + used, sizeof where - used, "%s%s = %" PRId64, i ? ", " : "",
+                             cuvil_string(model, model->symbols[i].name), symbols[i]);
     return cuvil_fail(CUVIL_ERROR_SHAPE, "the size `%s` %s for %s", text,
                       fault == FAULT_ZERO ? "divides by zero" : "overflows 64 bits",
                       used ? where : "any input");
@@ -90,14 +91,14 @@ static void put(writer *out, const char *text)
     out->used += length;
 }
 
-/* `inside`: an operand of another expression. The depth limit bounds the stack and, as a full buffer ends
- * the walk, shared operands cannot make it long. */
+/* `inside`: an operand of another expression. The depth limit bounds the stack and, as a full
+ * buffer ends the walk, shared operands cannot make it long. */
 static void spell(writer *out, uint32_t number, bool inside, int depth)
 {
     static const char *const signs[] = {
-        [CUVIL_EXPR_ADD] = " + ",      [CUVIL_EXPR_SUB] = " - ", [CUVIL_EXPR_MUL] = "*",
-        [CUVIL_EXPR_FLOORDIV] = "//",  [CUVIL_EXPR_MOD] = "%",   [CUVIL_EXPR_MIN] = "min",
-        [CUVIL_EXPR_MAX] = "max",      [CUVIL_EXPR_EQ] = " == ", [CUVIL_EXPR_LT] = " < ",
+        [CUVIL_EXPR_ADD] = " + ",      [CUVIL_EXPR_SUB] = " - ",        [CUVIL_EXPR_MUL] = "*",
+        [CUVIL_EXPR_FLOORDIV] = "//",  [CUVIL_EXPR_MOD] = "%",          [CUVIL_EXPR_MIN] = "min",
+        [CUVIL_EXPR_MAX] = "max",      [CUVIL_EXPR_EQ] = " == ",        [CUVIL_EXPR_LT] = " < ",
         [CUVIL_EXPR_SELECT] = "where", [CUVIL_EXPR_CEILDIV] = "ceildiv"};
     const cuvil_expr *expr = &out->model->exprs[number];
     char digits[24];

@@ -38,8 +38,8 @@ const char *cuvil_string(const cuvil_model *model, uint32_t offset)
     return offset == CUVIL_NONE ? "" : model->strings + offset;
 }
 
-/* Whether the byte can be read. A file cut short maps without complaint and raises SIGBUS when touched;
- * the kernel, asked to copy from there, says EFAULT instead. */
+/* Whether the byte can be read. A file cut short maps without complaint and raises SIGBUS when
+ * touched; the kernel, asked to copy from there, says EFAULT instead. */
 static bool readable(const unsigned char *byte)
 {
     int ends[2];
@@ -105,12 +105,13 @@ static cuvil_status check_sum(const cuvil_image_header *header)
 static cuvil_status check_header(const cuvil_image_header *header, uint64_t segment_bytes)
 {
     if (header->magic != CUVIL_IMAGE_MAGIC)
-        return cuvil_fail(CUVIL_ERROR_PACKAGE, "no cuvil image in this file: its last segment begins "
-                          "with %016llx", (unsigned long long)header->magic);
+        return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                          "no cuvil image in this file: its last segment begins "
+                          "with %016llx",
+                          (unsigned long long)header->magic);
     if (header->version != CUVIL_IMAGE_VERSION)
-        return cuvil_fail(CUVIL_ERROR_VERSION,
-                          "image format %u, this runtime reads %u", header->version,
-                          CUVIL_IMAGE_VERSION);
+        return cuvil_fail(CUVIL_ERROR_VERSION, "image format %u, this runtime reads %u",
+                          header->version, CUVIL_IMAGE_VERSION);
     if (header->section_count != CUVIL_SECTION_COUNT || header->image_bytes > segment_bytes)
         return cuvil_fail(CUVIL_ERROR_PACKAGE,
                           "corrupt package: %u sections in %llu bytes, expected %d in at most %llu",
@@ -121,9 +122,10 @@ static cuvil_status check_header(const cuvil_image_header *header, uint64_t segm
         uint64_t alignment = i == CUVIL_SECTION_WEIGHTS ? 65536 : 64;
         if (offset > header->image_bytes || bytes > header->image_bytes - offset ||
             offset % alignment != 0)
-            return cuvil_fail(CUVIL_ERROR_PACKAGE, "corrupt package: section %d is %llu bytes at "
-                              "%llu, outside the image of %llu bytes or misaligned", i,
-                              (unsigned long long)bytes, (unsigned long long)offset,
+            return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                              "corrupt package: section %d is %llu bytes at "
+                              "%llu, outside the image of %llu bytes or misaligned",
+                              i, (unsigned long long)bytes, (unsigned long long)offset,
                               (unsigned long long)header->image_bytes);
     }
     return CUVIL_OK;
@@ -177,7 +179,8 @@ cuvil_status cuvil_image_find(cuvil_model *model)
     uint64_t bytes = 0;
     const unsigned char *image = last_segment(&bytes);
     if (image == NULL)
-        return cuvil_fail(CUVIL_ERROR_PACKAGE, "no cuvil image in this file: it was linked, not packed");
+        return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                          "no cuvil image in this file: it was linked, not packed");
     if (!readable(image) || !readable(image + bytes - 1))
         return cuvil_fail(CUVIL_ERROR_PACKAGE,
                           "truncated package: the image has %llu bytes, the file ends before them",
@@ -191,9 +194,11 @@ cuvil_status cuvil_image_find(cuvil_model *model)
     for (int i = 0; i < CUVIL_SECTION_COUNT; i++)
         if (model->header->sections[i].bytes % record_bytes[i] != 0 ||
             (i != CUVIL_SECTION_WEIGHTS && model->header->sections[i].bytes > UINT32_MAX))
-            return cuvil_fail(CUVIL_ERROR_PACKAGE, "corrupt package: section %d has %llu bytes, not a "
-                              "multiple of %d", i,
-                              (unsigned long long)model->header->sections[i].bytes, record_bytes[i]);
+            return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                              "corrupt package: section %d has %llu bytes, not a "
+                              "multiple of %d",
+                              i, (unsigned long long)model->header->sections[i].bytes,
+                              record_bytes[i]);
     fill(model);
     return CUVIL_OK;
 }

@@ -7,11 +7,12 @@
  * weights of any size need no relocation.
  *
  * cuvil_open checks all of it, once; it also asks for these:
- * - A symbol is the dimension of the axis it is read from. An axis whose dimension is another expression
- *   is compared with that expression when shapes are bound.
- * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's bytes.
- *   A tensor that is several outputs at once, an input or a weight reaches its output by a COPY step.
- * - COPY and DIMS write only to ARENA and OUTPUT buffers. A step may jump backwards: loops are allowed.
+ * - A symbol is the dimension of the axis it is read from. An axis whose dimension is another
+ *   expression is compared with that expression when shapes are bound.
+ * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's
+ *   bytes. A result that is an input, a weight or two outputs at once gets there by a COPY step.
+ * - COPY and DIMS write only to ARENA and OUTPUT buffers. A step may jump backwards: loops are
+ *   allowed.
  */
 #ifndef CUVIL_IMAGE_H
 #define CUVIL_IMAGE_H
@@ -28,12 +29,12 @@ enum cuvil_section_kind {
     CUVIL_SECTION_LEVELS = 2,   /* cuvil_level[], best first */
     CUVIL_SECTION_SYMBOLS = 3,  /* cuvil_symbol[] */
     CUVIL_SECTION_EXPRS = 4,    /* cuvil_expr[], operands come before their users */
-    CUVIL_SECTION_DIMS = 5,     /* uint32_t[]: expression numbers, the shapes of inputs and outputs */
+    CUVIL_SECTION_DIMS = 5,     /* uint32_t[]: expression numbers, shapes of inputs and outputs */
     CUVIL_SECTION_INPUTS = 6,   /* cuvil_io[] */
     CUVIL_SECTION_OUTPUTS = 7,  /* cuvil_io[] */
     CUVIL_SECTION_BUFFERS = 8,  /* cuvil_buffer[] */
     CUVIL_SECTION_STEPS = 9,    /* cuvil_step[] */
-    CUVIL_SECTION_OPERANDS = 10, /* uint32_t[]: buffer numbers and expression numbers of the steps */
+    CUVIL_SECTION_OPERANDS = 10, /* uint32_t[]: buffer and expression numbers of the steps */
     CUVIL_SECTION_WEIGHTS = 11,
     CUVIL_SECTION_COUNT = 12
 };
@@ -48,7 +49,7 @@ typedef struct {
         uint64_t offset;
         uint64_t bytes;
     } sections[CUVIL_SECTION_COUNT];
-    uint32_t checksum; /* Adler-32 of the header up to here, then of sections 0 to 10; 0: not given */
+    uint32_t checksum; /* Adler-32 of the header up to here, then sections 0 to 10; 0: not given */
     uint32_t reserved;
 } cuvil_image_header; /* 232 bytes; offsetof(checksum) = 224 */
 
@@ -68,7 +69,8 @@ typedef struct {
     int64_t lo, hi; /* inclusive; hi = INT64_MAX when unbounded */
 } cuvil_symbol;
 
-/* Shape arithmetic on int64. Division and modulo round to minus infinity; a zero divisor is a fault. */
+/* Shape arithmetic on int64. Division and modulo round to minus infinity; a zero divisor is a
+ * fault. */
 enum cuvil_expr_op {
     CUVIL_EXPR_CONST = 0,    /* imm */
     CUVIL_EXPR_SYMBOL = 1,   /* symbol a */
@@ -131,17 +133,17 @@ typedef struct {
     uint32_t scalar_count;
     uint32_t tasks;         /* expression: how many tasks the kernel has */
     uint32_t scratch_bytes; /* expression: scratch that each thread needs, or CUVIL_NONE */
-    uint32_t cost;          /* expression: FLOPs or 4 x bytes moved, whichever is larger; decides on threads */
+    uint32_t cost;          /* expression: FLOPs or 4 x bytes moved, the larger; for threading */
     uint32_t name;          /* string: the kernel's name */
     uint32_t layer;         /* string: the model's own node name(s) */
     uint32_t reserved;
 } cuvil_step;
 
-/* A compiled kernel. Works on tasks [begin, end) of its outermost loop; any partition of the tasks over
- * threads gives the same result. `scratch` is this thread's own, 64-byte aligned. Returns 0, or a
- * cuvil_kernel_fault. Buffers need the alignment of their element type only. */
-typedef int32_t (*cuvil_kernel)(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,
-                                void *scratch);
+/* A compiled kernel. Works on tasks [begin, end) of its outermost loop; any partition of the tasks
+ * over threads gives the same result. `scratch` is this thread's own, 64-byte aligned. Returns 0,
+ * or a cuvil_kernel_fault. Buffers need the alignment of their element type only. */
+typedef int32_t (*cuvil_kernel)(void *const *buffers, const int64_t *scalars, int64_t begin,
+                                int64_t end, void *scratch);
 
 enum cuvil_kernel_fault {
     CUVIL_FAULT_NONE = 0,

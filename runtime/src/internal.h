@@ -26,9 +26,9 @@ struct cuvil_model {
     uint32_t level_count, symbol_count, expr_count, dim_count, operand_count;
     uint32_t input_count, output_count, buffer_count, step_count;
 
-    uint32_t level;              /* the chosen one */
+    uint32_t level;                  /* the chosen one */
     char (*texts)[CUVIL_TEXT_BYTES]; /* per DIMS entry: its expression */
-    uint32_t *io_operands;       /* places in `operands` that name an input's or output's buffer */
+    uint32_t *io_operands; /* places in `operands` that name an input's or output's buffer */
     uint32_t io_operand_count;
 };
 
@@ -48,9 +48,9 @@ struct cuvil_context {
     cuvil_probe probe;
     void *probe_user;
 
-    cuvil_slot *inputs;        /* the caller's */
-    cuvil_slot *targets;       /* memory that the caller offers for outputs */
-    cuvil_slot *outputs;       /* inferred shapes; data: where the result goes, the target or `block` */
+    cuvil_slot *inputs;  /* the caller's */
+    cuvil_slot *targets; /* memory that the caller offers for outputs */
+    cuvil_slot *outputs; /* inferred shapes; data: where the result goes, the target or `block` */
     int64_t *symbols, *values; /* of each symbol, of each expression */
     void **pointers;           /* per entry of OPERANDS that is a buffer: where it lies now */
     int64_t *scalars;          /* per entry of OPERANDS that is an expression: its value now */
@@ -81,7 +81,8 @@ const char *cuvil_dtype_name(uint32_t dtype);
 cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, int64_t *values);
 void cuvil_expr_text(const cuvil_model *model, uint32_t expr, char text[CUVIL_TEXT_BYTES]);
 
-/* tensor.c: check a caller's tensor against its declaration, and on success store it in the slot. */
+/* tensor.c: check a caller's tensor against its declaration, and on success store it in the slot.
+ */
 cuvil_status cuvil_accept(const cuvil_model *model, const cuvil_io *io, const char *role,
                           const cuvil_tensor *tensor, cuvil_slot *slot);
 /* Bytes of a shape; false on a negative dimension or more than 2^62 bytes. */

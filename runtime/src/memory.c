@@ -33,9 +33,10 @@ static cuvil_status grow(cuvil_context *context, size_t bytes)
     cuvil_release(context);
     void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
-        return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory: these shapes need %zu bytes, of which "
-                          "%zu for each of %d threads", bytes, context->scratch_stride,
-                          context->threads);
+        return cuvil_fail(CUVIL_ERROR_MEMORY,
+                          "out of memory: these shapes need %zu bytes, of which "
+                          "%zu for each of %d threads",
+                          bytes, context->scratch_stride, context->threads);
     if (bytes >= HUGE_PAGE_BYTES)
         madvise(block, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused where unsupported */
     context->block = block;
@@ -61,13 +62,9 @@ static void *locate(const cuvil_context *context, uint32_t number)
         if (context->values[buffer->bytes] <= 0)
             return context->block;
         return context->block + context->values[buffer->place];
-    case CUVIL_BUFFER_WEIGHT:
-        return (void *)(uintptr_t)(context->model->weights + buffer->place);
-    case CUVIL_BUFFER_INPUT:
-        place = context->inputs[buffer->place].data;
-        break;
-    default:
-        place = context->outputs[buffer->place].data;
+    case CUVIL_BUFFER_WEIGHT: return (void *)(uintptr_t)(context->model->weights + buffer->place);
+    case CUVIL_BUFFER_INPUT: place = context->inputs[buffer->place].data; break;
+    default: place = context->outputs[buffer->place].data;
     }
     return place != NULL ? place : context->block; /* an empty tensor may have no address */
 }
@@ -91,8 +88,9 @@ static cuvil_status check_targets(const cuvil_context *context)
         const cuvil_slot *target = &context->targets[i], *output = &context->outputs[i];
         for (uint32_t axis = 0; target->set && axis < model->outputs[i].rank; axis++)
             if (target->dims[axis] != output->dims[axis])
-                return cuvil_fail(CUVIL_ERROR_SHAPE, "output `%s`: axis %u of the given memory is %"
-                                  PRId64 ", the result has %" PRId64,
+                return cuvil_fail(CUVIL_ERROR_SHAPE,
+                                  "output `%s`: axis %u of the given memory is %" PRId64
+                                  ", the result has %" PRId64,
                                   cuvil_string(model, model->outputs[i].name), axis,
                                   target->dims[axis], output->dims[axis]);
     }
@@ -127,8 +125,8 @@ static cuvil_status lay_out(cuvil_context *context)
     context->scratch = context->block + scratch_begin;
     for (uint32_t i = 0; i < model->output_count; i++)
         if (!context->targets[i].set)
-            context->outputs[i].data = context->block + reserve(&outputs,
-                                                                (uint64_t)context->outputs[i].bytes);
+            context->outputs[i].data =
+                context->block + reserve(&outputs, (uint64_t)context->outputs[i].bytes);
     return CUVIL_OK;
 }
 
@@ -152,11 +150,12 @@ static cuvil_status check_overlap(const cuvil_context *context, uint32_t output)
             other = cuvil_string(model, model->outputs[i].name);
     if (other == NULL)
         return CUVIL_OK;
-    return cuvil_fail(CUVIL_ERROR_ARGUMENT, "the memory given for output `%s` overlaps that of `%s`",
+    return cuvil_fail(CUVIL_ERROR_ARGUMENT,
+                      "the memory given for output `%s` overlaps that of `%s`",
                       cuvil_string(model, model->outputs[output].name), other);
 }
 
-/* Afterwards every pointer and scalar of every step is right for the shapes bound and tensors set. */
+/* Afterwards every pointer and scalar of every step fits the shapes bound and the tensors set. */
 cuvil_status cuvil_place(cuvil_context *context)
 {
     const cuvil_model *model = context->model;

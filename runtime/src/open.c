@@ -46,7 +46,8 @@ static cuvil_status choose_level(cuvil_model *model, const char *wanted)
         append(names, name);
         if (wanted != NULL && strcmp(wanted, name) != 0)
             continue;
-        uint64_t missing = model->levels[i].features & ~cuvil_cpu_features(model->levels[i].features);
+        uint64_t missing =
+            model->levels[i].features & ~cuvil_cpu_features(model->levels[i].features);
         if (missing == 0) {
             model->level = i;
             return CUVIL_OK;

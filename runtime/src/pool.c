@@ -1,9 +1,10 @@
 /* The thread pool. Two words carry everything:
  *
  *   epoch  counts jobs; idle workers watch it, first spinning, then asleep in a futex.
- *   gate   how many workers are inside the job, and whether it is closed. A worker enters only through an
- *          open gate, and the caller, once no task is left, closes it and waits for those inside alone. So a
- *          worker that wakes late, on a busy core, misses the job instead of holding everybody up.
+ *   gate   how many workers are inside the job, and whether it is closed. A worker enters only
+ * through an open gate, and the caller, once no task is left, closes it and waits for those inside
+ * alone. So a worker that wakes late, on a busy core, misses the job instead of holding everybody
+ * up.
  *
  * The gate orders the job's fields too: written while closed and empty, read only from inside.
  */
@@ -26,8 +27,10 @@
 #define AWAITED 0x40000000u /* the caller sleeps until the last worker leaves */
 #define INSIDE 0x3fffffffu
 
-#define CHUNKS_PER_THREAD 4 /* coarse enough to cost nothing, fine enough to even out a slow core */
-#define SPIN_NS 30000u      /* longer than the gap between steps of one run, shorter than a time slice */
+#define CHUNKS_PER_THREAD 4 /* coarse enough to cost nothing, fine enough to even out a slow core \
+                             */
+#define SPIN_NS 30000u /* longer than the gap between steps of one run, shorter than a time slice \
+                        */
 #define STACK_BYTES (512u << 10) /* under 2 MiB, lest a transparent huge page back it */
 
 typedef struct {
@@ -122,8 +125,8 @@ static void join_job(cuvil_pool *pool, uint32_t thread)
     do {
         if (gate & CLOSED)
             return;
-    } while (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1, memory_order_acquire,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1,
+                                                    memory_order_acquire, memory_order_relaxed));
     atomic_fetch_add_explicit(&pool->joined, 1, memory_order_relaxed);
     work(pool, thread);
     gate = atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);

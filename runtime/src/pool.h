@@ -1,4 +1,5 @@
-/* A pool of threads that belongs to one context. It shares one step's tasks between the caller and itself. */
+/* A pool of threads that belongs to one context. It shares one step's tasks between the caller and
+ * itself. */
 #ifndef CUVIL_POOL_H
 #define CUVIL_POOL_H
 
@@ -16,7 +17,8 @@ typedef struct {
     void *const *buffers;
     const int64_t *scalars;
     int64_t tasks;
-    unsigned char *scratch; /* thread i's begins at scratch + i * scratch_stride; the caller is thread 0 */
+    unsigned char
+        *scratch; /* thread i's begins at scratch + i * scratch_stride; the caller is thread 0 */
     size_t scratch_stride;
 } cuvil_job;
 

@@ -5,9 +5,10 @@
 
 #include "internal.h"
 
-/* Costs are FLOPs or 4 x bytes, of which a core does about 100 a nanosecond. Handing a step to spinning
- * workers costs 0.3 us, waking sleeping ones 3 to 14 us [measured, 2 cores]. So a step goes to awake workers
- * from 3 us on; sleeping ones are woken once steps worth 20 us have gone by that they could have shared. */
+/* Costs are FLOPs or 4 x bytes, of which a core does about 100 a nanosecond. Handing a step to
+ * spinning workers costs 0.3 us, waking sleeping ones 3 to 14 us [measured, 2 cores]. So a step
+ * goes to awake workers from 3 us on; sleeping ones are woken once steps worth 20 us have gone by
+ * that they could have shared. */
 #define SHARED_COST 300000
 #define WAKE_COST 2000000
 /* More tasks than any kernel has; beyond, the pool's counter could wrap. */
@@ -31,7 +32,8 @@ static cuvil_status kernel_fault(const cuvil_model *model, const cuvil_step *ste
                        : fault == CUVIL_FAULT_DIVIDE ? "an integer is divided by zero"
                                                      : "it reported an unknown fault";
     return cuvil_fail(CUVIL_ERROR_KERNEL, "kernel `%s` of layer `%s`: %s (fault %d)",
-                      cuvil_string(model, step->name), cuvil_string(model, step->layer), what, fault);
+                      cuvil_string(model, step->name), cuvil_string(model, step->layer), what,
+                      fault);
 }
 
 static bool worth_sharing(cuvil_context *context, const cuvil_step *step, int64_t tasks)
@@ -56,7 +58,8 @@ static cuvil_status run_kernel(cuvil_context *context, const cuvil_step *step, u
     const int64_t *scalars = context->scalars + step->scalars;
     int32_t fault = 0;
     if (worth_sharing(context, step, tasks)) {
-        cuvil_job job = {kernel, buffers, scalars, tasks, context->scratch, context->scratch_stride};
+        cuvil_job job = {kernel, buffers,          scalars,
+                         tasks,  context->scratch, context->scratch_stride};
         fault = cuvil_pool_run(context->pool, &job, used);
     } else if (tasks > 0) {
         fault = kernel(buffers, scalars, 0, tasks, context->scratch);
@@ -71,8 +74,7 @@ static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uin
     const cuvil_model *model = context->model;
     void *const *buffers = context->pointers + step->buffers;
     switch (step->kind) {
-    case CUVIL_STEP_KERNEL:
-        return run_kernel(context, step, used);
+    case CUVIL_STEP_KERNEL: return run_kernel(context, step, used);
     case CUVIL_STEP_COPY: {
         int64_t bytes = context->values[model->buffers[model->operands[step->buffers + 1]].bytes];
         if (bytes > 0)
@@ -81,15 +83,14 @@ static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uin
     }
     case CUVIL_STEP_DIMS:
         if (step->scalar_count > 0)
-            memcpy(buffers[0], context->scalars + step->scalars, step->scalar_count * sizeof(int64_t));
+            memcpy(buffers[0], context->scalars + step->scalars,
+                   step->scalar_count * sizeof(int64_t));
         return CUVIL_OK;
     case CUVIL_STEP_BRANCH:
         if (*(const uint8_t *)buffers[0] == 0)
             *next = step->target;
         return CUVIL_OK;
-    default:
-        *next = step->target;
-        return CUVIL_OK;
+    default: *next = step->target; return CUVIL_OK;
     }
 }
 

@@ -35,13 +35,16 @@ static cuvil_status check_inputs(const cuvil_context *context)
                 continue;
             const char *name = cuvil_string(model, io->name), *text = model->texts[io->dims + axis];
             if (model->exprs[dim].op != CUVIL_EXPR_SYMBOL)
-                return cuvil_fail(CUVIL_ERROR_SHAPE, "input `%s`: axis %u is %" PRId64
-                                  ", must be %s = %" PRId64 " here", name, axis, value, text, expected);
+                return cuvil_fail(CUVIL_ERROR_SHAPE,
+                                  "input `%s`: axis %u is %" PRId64 ", must be %s = %" PRId64
+                                  " here",
+                                  name, axis, value, text, expected);
             const cuvil_symbol *symbol = &model->symbols[model->exprs[dim].a];
             const char *source = cuvil_string(model, model->inputs[symbol->input].name);
-            return cuvil_fail(CUVIL_ERROR_SHAPE, "input `%s`: axis %u is %" PRId64 ", but %s is %" PRId64
-                              " (axis %u of input `%s`)", name, axis, value, text, expected,
-                              symbol->axis, source);
+            return cuvil_fail(CUVIL_ERROR_SHAPE,
+                              "input `%s`: axis %u is %" PRId64 ", but %s is %" PRId64
+                              " (axis %u of input `%s`)",
+                              name, axis, value, text, expected, symbol->axis, source);
         }
     }
     return CUVIL_OK;
@@ -90,18 +93,20 @@ static cuvil_status check_buffers(const cuvil_context *context)
             break;
         default: /* an input or output */
             room = (buffer->kind == CUVIL_BUFFER_INPUT ? context->inputs
-                                                       : context->outputs)[buffer->place].bytes;
+                                                       : context->outputs)[buffer->place]
+                       .bytes;
             good = bytes == room;
         }
         if (!good)
-            return cuvil_fail(CUVIL_ERROR_PACKAGE, "corrupt package: buffer %u (kind %u) needs %" PRId64
-                              " bytes for these shapes, its place has %" PRId64, i, buffer->kind,
-                              bytes, room);
+            return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                              "corrupt package: buffer %u (kind %u) needs %" PRId64
+                              " bytes for these shapes, its place has %" PRId64,
+                              i, buffer->kind, bytes, room);
     }
     return CUVIL_OK;
 }
 
-/* The steps that the runtime itself executes must stay inside their buffers; kernels are trusted. */
+/* Steps that the runtime itself executes must stay inside their buffers; kernels are trusted. */
 static cuvil_status check_steps(const cuvil_context *context)
 {
     const cuvil_model *model = context->model;

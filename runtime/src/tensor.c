@@ -36,8 +36,8 @@ static cuvil_status check_dim(const cuvil_model *model, const char *name, const 
                               const cuvil_expr *expr, uint32_t axis, int64_t dim)
 {
     if (expr->op == CUVIL_EXPR_CONST && dim != expr->imm)
-        return cuvil_fail(CUVIL_ERROR_SHAPE, "%s `%s`: axis %u is %" PRId64 ", must be %" PRId64, role,
-                          name, axis, dim, expr->imm);
+        return cuvil_fail(CUVIL_ERROR_SHAPE, "%s `%s`: axis %u is %" PRId64 ", must be %" PRId64,
+                          role, name, axis, dim, expr->imm);
     if (expr->op != CUVIL_EXPR_SYMBOL)
         return CUVIL_OK;
     const cuvil_symbol *symbol = &model->symbols[expr->a];
@@ -58,14 +58,15 @@ static cuvil_status check_strides(const cuvil_tensor *tensor, const char *name, 
         if (tensor->dims[axis] != 1 && tensor->strides[axis] != expected)
             return cuvil_fail(CUVIL_ERROR_STRIDES,
                               "%s `%s` is not C-contiguous: axis %d has stride %" PRId64
-                              ", expected %" PRId64 "; copy it first", role, name, axis,
-                              tensor->strides[axis], expected);
+                              ", expected %" PRId64 "; copy it first",
+                              role, name, axis, tensor->strides[axis], expected);
         expected *= tensor->dims[axis];
     }
     uint64_t alignment = (uint64_t)cuvil_dtype_bytes(tensor->dtype);
     if ((uintptr_t)tensor->data % alignment != 0)
-        return cuvil_fail(CUVIL_ERROR_STRIDES, "%s `%s` lies at %p, not aligned to its %s (%d bytes)",
-                          role, name, tensor->data, cuvil_dtype_name(tensor->dtype), (int)alignment);
+        return cuvil_fail(CUVIL_ERROR_STRIDES,
+                          "%s `%s` lies at %p, not aligned to its %s (%d bytes)", role, name,
+                          tensor->data, cuvil_dtype_name(tensor->dtype), (int)alignment);
     return CUVIL_OK;
 }
 
@@ -80,8 +81,9 @@ cuvil_status cuvil_accept(const cuvil_model *model, const cuvil_io *io, const ch
         char shape[SHAPE_TEXT_BYTES] = "[..]";
         if (tensor->rank >= 0 && tensor->rank <= CUVIL_MAX_RANK)
             shape_text((uint32_t)tensor->rank, tensor->dims, shape);
-        return cuvil_fail(CUVIL_ERROR_SHAPE, "%s `%s` has rank %d (shape %s), the model declares rank %u",
-                          role, name, tensor->rank, shape, io->rank);
+        return cuvil_fail(CUVIL_ERROR_SHAPE,
+                          "%s `%s` has rank %d (shape %s), the model declares rank %u", role, name,
+                          tensor->rank, shape, io->rank);
     }
     int64_t bytes;
     for (uint32_t axis = 0; axis < io->rank; axis++) {
@@ -93,12 +95,12 @@ cuvil_status cuvil_accept(const cuvil_model *model, const cuvil_io *io, const ch
     if (!cuvil_shape_bytes(io->dtype, io->rank, tensor->dims, &bytes)) {
         char shape[SHAPE_TEXT_BYTES];
         shape_text(io->rank, tensor->dims, shape);
-        return cuvil_fail(CUVIL_ERROR_SHAPE, "%s `%s` has shape %s: negative or beyond 64 bits", role,
-                          name, shape);
+        return cuvil_fail(CUVIL_ERROR_SHAPE, "%s `%s` has shape %s: negative or beyond 64 bits",
+                          role, name, shape);
     }
     if (tensor->data == NULL && bytes > 0)
-        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s `%s` has %" PRId64 " bytes at a null pointer", role,
-                          name, bytes);
+        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s `%s` has %" PRId64 " bytes at a null pointer",
+                          role, name, bytes);
     cuvil_status status = check_strides(tensor, name, role);
     if (status != CUVIL_OK)
         return status;

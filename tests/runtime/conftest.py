@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import cuvil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import cuvil  # noqa: E402
-from fake_package import Image, compile_objects, package  # noqa: E402
+from fake_package import Image, compile_objects, package
 
 
 @pytest.fixture(scope="session")

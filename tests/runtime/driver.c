@@ -1,9 +1,10 @@
-/* Drives the C API from C, for the sanitizers: linked into one program with the runtime, the kernels and the
- * image of zoo.mlp() with at most 64 rows, or of zoo.gather(). Exit status 0: all was as it should be.
+/* Drives the C API from C, for the sanitizers: linked into one program with the runtime, the
+ * kernels and the image of fake_models.mlp() with at most 64 rows, or of fake_models.gather(). Exit
+ * status 0: all was as it should be.
  *
- *     driver mlp       many shapes, own and caller memory, several contexts in several threads, all errors
- *     driver gather    faults in a threaded kernel
- *     driver count     prints how often a repeated run allocates (needs the --wrap options of test_native.py)
+ *     driver mlp       many shapes, own and caller memory, several contexts in several threads, all
+ * errors driver gather    faults in a threaded kernel driver count     prints how often a repeated
+ * run allocates (needs the --wrap options of test_native.py)
  */
 #include <math.h>
 #include <pthread.h>
@@ -16,12 +17,12 @@
 #define K 5
 #define N 7
 #define ROWS 64
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, cuvil_last_error());  \
-            exit(1);                                                                         \
-        }                                                                                    \
+#define CHECK(condition)                                                                    \
+    do {                                                                                    \
+        if (!(condition)) {                                                                 \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, cuvil_last_error()); \
+            exit(1);                                                                        \
+        }                                                                                   \
     } while (0)
 
 static cuvil_context *new_context(cuvil_model *model, int32_t threads)

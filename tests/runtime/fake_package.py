@@ -1,4 +1,4 @@
-"""Write a package by hand: the image of runtime/src/image.h, hand-written C kernels, the ELF segment.
+"""Write a package by hand: the image of runtime/src/image.h, C kernels, the ELF segment.
 
 Shares nothing with cuvilc/package, so that a misreading of the format shows on one side only.
 """
@@ -9,6 +9,7 @@ import hashlib
 import json
 import struct
 import subprocess
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,21 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "runtime"
+sys.path.insert(0, str(RUNTIME))  # the cuvil of this checkout
 NONE = 0xFFFFFFFF
 DTYPES = (
-    "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
+    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool"),
 )
-OPS = "const symbol add sub mul floordiv mod min max eq lt select ceildiv".split()
+OPS = (
+    *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
+    *("select", "ceildiv"),
+)
 ARENA, WEIGHT, INPUT, OUTPUT = range(4)
 KERNEL, COPY, DIMS, BRANCH, JUMP = range(5)
 SECTIONS = (
-    "strings metadata levels symbols exprs dims inputs outputs buffers steps operands weights".split()
+    *("strings", "metadata", "levels", "symbols", "exprs", "dims", "inputs", "outputs"),
+    *("buffers", "steps", "operands", "weights"),
 )
 HEADER_BYTES = 256
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
@@ -37,7 +44,9 @@ FLAGS = ["-std=c11", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-pt
 class Image:
     """Records under construction. Every method returns the number of what it added."""
 
-    metadata: dict = field(default_factory=lambda: {"schema_version": "1.0", "model": {"name": "fake"}})
+    metadata: dict = field(
+        default_factory=lambda: {"schema_version": "1.0", "model": {"name": "fake"}}
+    )
     levels: list[tuple[str, int]] = field(default_factory=lambda: [("base", 0)])
     kernels: list[str] = field(default_factory=list)
     symbols: list[bytes] = field(default_factory=list)
@@ -86,7 +95,13 @@ class Image:
         buffer = self.buffer(kind, self.mul(self.const(item), *dims), len(ports))
         ports.append(
             struct.pack(
-                "<IIIIII", self.string(name), DTYPES.index(dtype), len(dims), len(self.dims), buffer, 0
+                "<IIIIII",
+                self.string(name),
+                DTYPES.index(dtype),
+                len(dims),
+                len(self.dims),
+                buffer,
+                0,
             )
         )
         self.dims += dims
@@ -156,7 +171,7 @@ def seal(image: bytes) -> bytes:
 
 
 def attach(file: Path, image: bytes) -> int:
-    """Append the image to an ELF file and load it by the last PT_NOTE header; returns its offset."""
+    """Append the image to an ELF file; the last PT_NOTE header loads it. Returns its offset."""
     data = bytearray(file.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
@@ -177,7 +192,9 @@ def attach(file: Path, image: bytes) -> int:
 
 def kernel_table(image: Image) -> str:
     """C text of the table that the packer makes. Every level has the same kernels here."""
-    declarations = "".join(f"extern __typeof__(*(cuvil_kernel)0) {name};\n" for name in image.kernels)
+    declarations = "".join(
+        f"extern __typeof__(*(cuvil_kernel)0) {name};\n" for name in image.kernels
+    )
     entries = ", ".join(image.kernels * len(image.levels)) or "0"
     return (
         f'#include "{RUNTIME}/src/image.h"\n{declarations}'
@@ -189,13 +206,15 @@ def kernel_table(image: Image) -> str:
 def compile_objects(folder: Path, flags: Sequence[str] = ("-O2",)) -> list[str]:
     """The runtime and the test kernels as objects, with every warning an error."""
     folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted((RUNTIME / "src").glob("*.[cS]")) + [Path(__file__).parent / "kernels.c"]
+    sources = [*sorted((RUNTIME / "src").glob("*.[cS]")), Path(__file__).parent / "kernels.c"]
     command = ["cc", "-c", *FLAGS, *WARNINGS, *flags, *map(str, sources)]
     subprocess.run(command, cwd=folder, check=True)
     return [str(folder / f"{source.stem}.o") for source in sources]
 
 
-def link(image: Image, file: Path, objects: Sequence[str], flags: Sequence[str] = ("-shared",)) -> None:
+def link(
+    image: Image, file: Path, objects: Sequence[str], flags: Sequence[str] = ("-shared",)
+) -> None:
     """model.so, or with other flags and a driver among the objects, a program."""
     table = file.with_suffix(".table.c")
     table.write_text(kernel_table(image))

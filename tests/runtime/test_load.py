@@ -8,18 +8,19 @@ import shutil
 import struct
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import cuvil
+import fake_models
 import numpy as np
 import pytest
-import zoo
-from fake_package import FLAGS, ROOT, RUNTIME, kernel_table
+from fake_package import FLAGS, RUNTIME, kernel_table
 
-FEATURES = dict(
-    (name, int(bit))
+FEATURES = {
+    name: int(bit)
     for bit, name in re.findall(r'FEATURE\((\d+), "(.*?)"\)', (RUNTIME / "src/cpu.h").read_text())
-)
+}
 ALIASES = {"sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm"}
 UNNAMED = 63  # a feature that no CPU has
 
@@ -34,7 +35,7 @@ def refused(code: str, path: Path, **options) -> cuvil.CuvilError:
 
 @pytest.fixture
 def path(make):
-    return make(zoo.mlp())
+    return make(fake_models.mlp())
 
 
 def test_checksums_match(path):
@@ -50,7 +51,8 @@ def test_bare_library(path):
 def test_rendered_error(tmp_path):
     missing = tmp_path / "no.cuvil"
     assert str(refused("CUV601", missing)) == (
-        f"error[CUV601]: no such file or folder\n  --> {missing}\n   = help: is the path spelled right?"
+        f"error[CUV601]: no such file or folder\n  --> {missing}\n"
+        "   = help: is the path spelled right?"
     )
 
 
@@ -106,7 +108,7 @@ def test_some_other_library(tmp_path):
 
 def test_linked_but_not_packed(tmp_path, objects):
     file, table = tmp_path / "model.so", tmp_path / "table.c"
-    table.write_text(kernel_table(zoo.mlp()))
+    table.write_text(kernel_table(fake_models.mlp()))
     subprocess.run(["cc", "-shared", *FLAGS, "-o", file, table, *objects], check=True)
     assert "linked, not packed" in refused("CUV601", file).message
 
@@ -128,7 +130,10 @@ def test_bad_metadata(path, text, code, message):
 
 
 def test_newer_minor_schema_loads(path):
-    metadata = json.loads((path / "metadata.json").read_text()) | {"schema_version": "1.9", "new": 1}
+    metadata = json.loads((path / "metadata.json").read_text()) | {
+        "schema_version": "1.9",
+        "new": 1,
+    }
     (path / "metadata.json").write_text(json.dumps(metadata))
     assert cuvil.load(path, threads=1).metadata["new"] == 1
 
@@ -139,7 +144,7 @@ def test_one_flipped_weight_is_found_by_check_alone(path):
     cuvil.load(path, threads=1).close()
     assert "corrupt model.so: SHA-256" in refused("CUV601", path, check=True).message
     metadata = json.loads((path / "metadata.json").read_text())
-    metadata["files"]["model.so"]["sha256"] = __import__("hashlib").sha256(file.read_bytes()).hexdigest()
+    metadata["files"]["model.so"]["sha256"] = sha256(file.read_bytes()).hexdigest()
     (path / "metadata.json").write_text(json.dumps(metadata))
     assert "corrupt weights" in refused("CUV601", path, check=True).message
 
@@ -165,22 +170,20 @@ def test_bad_thread_count(path, threads):
 
 
 def test_missing_features_are_listed(make):
-    image = zoo.mlp()
+    image = fake_models.mlp()
     image.levels = [("future", 1 << UNNAMED | 1 << 62), ("later", 1 << UNNAMED)]
     message = refused("CUV603", make(image)).message
-    assert message == (
-        "this CPU lacks feature 62, feature 63 (for future); feature 63 (for later)"
-    )
+    assert message == ("this CPU lacks feature 62, feature 63 (for future); feature 63 (for later)")
 
 
 def test_level_is_the_first_that_runs_or_the_one_asked_for(make):
-    image = zoo.mlp()
+    image = fake_models.mlp()
     image.levels = [("future", 1 << UNNAMED), ("second", 0), ("third", 0)]
     path = make(image)
     for level, chosen in [(None, "second"), ("second", "second"), ("third", "third")]:
         model = cuvil.load(path, threads=1, level=level)
         assert model.level == chosen
-        np.testing.assert_allclose(model(np.zeros((1, 5), "f4")).y[0], zoo.BIAS)
+        np.testing.assert_allclose(model(np.zeros((1, 5), "f4")).y[0], fake_models.BIAS)
     assert refused("CUV603", path, level="future").message.endswith("feature 63 (for future)")
     message = refused("CUV610", path, level="none").message
     assert message == "the package has no level `none`, only future, second, third"
@@ -188,11 +191,11 @@ def test_level_is_the_first_that_runs_or_the_one_asked_for(make):
 
 @pytest.mark.skipif(sys.platform != "linux" or not FEATURES, reason="reads /proc/cpuinfo")
 def test_features_agree_with_the_kernel(make):
-    """One level for each feature, in turn: it loads exactly when /proc/cpuinfo lists the feature."""
+    """One level for each feature, in turn: chosen exactly when /proc/cpuinfo lists it."""
     words = set(re.search(r"flags\s*: (.*)", Path("/proc/cpuinfo").read_text())[1].split())
     words |= {word.replace("_", "").replace("amx", "amx-") for word in words}
     for name, bit in FEATURES.items():
-        image = zoo.mlp()
+        image = fake_models.mlp()
         image.levels = [(name, 1 << bit), ("without", 0)]
         model = cuvil.load(make(image), threads=1)
         assert model.level == (name if ALIASES.get(name, name) in words else "without")
@@ -204,14 +207,22 @@ def test_feature_numbers_are_dense_and_unique():
 
 
 def test_weights_stay_clean_and_file_backed(make):
-    image = zoo.mlp()
+    image = fake_models.mlp()
     image.weight(np.arange(1 << 18, dtype=np.int64))
     path = make(image)
     model = cuvil.load(path, threads=1)
     model(np.ones((3, 5), np.float32))
-    entries = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
-    (image_entry,) = [e for e in entries if str(path) in e and int(e.split()[2], 16) % 65536 == 0
-                      and int(e.split()[2], 16) > 0 and int(re.search(r"Size: +(\d+)", e)[1]) > 1024]
+    entries = re.split(
+        r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M
+    )
+    (image_entry,) = [
+        e
+        for e in entries
+        if str(path) in e
+        and int(e.split()[2], 16) % 65536 == 0
+        and int(e.split()[2], 16) > 0
+        and int(re.search(r"Size: +(\d+)", e)[1]) > 1024
+    ]
     assert image_entry.split()[1] == "r--p"
     kilobytes = dict(re.findall(r"^(\w+): +(\d+) kB", image_entry, flags=re.M))
     assert kilobytes["Private_Dirty"] == kilobytes["Anonymous"] == "0"
@@ -219,7 +230,7 @@ def test_weights_stay_clean_and_file_backed(make):
 
 
 def test_two_models_at_once(make):
-    a, b = cuvil.load(make(zoo.mlp())), cuvil.load(make(zoo.branch()))
+    a, b = cuvil.load(make(fake_models.mlp())), cuvil.load(make(fake_models.branch()))
     x = np.ones(3, np.float32)
     assert a(np.zeros((2, 5), np.float32)).y.shape == (2, 7)
     assert np.array_equal(b(np.array(True), x, x), x)
@@ -239,7 +250,9 @@ def test_import_takes_numpy_alone():
 
 def test_compiler_functions_without_the_compiler(monkeypatch):
     monkeypatch.setattr(cuvil, "find_spec", lambda name: None)
-    with pytest.raises(AttributeError, match=r"cuvil\.compile needs the compiler: pip install cuvilc"):
+    with pytest.raises(
+        AttributeError, match=r"cuvil\.compile needs the compiler: pip install cuvilc"
+    ):
         _ = cuvil.compile
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = cuvil.nonsense
@@ -257,16 +270,19 @@ def test_headers_and_sources_are_found():
 
 
 def test_wheel_holds_headers_and_sources(tmp_path):
-    shutil.copytree(RUNTIME, tmp_path / "runtime", ignore=shutil.ignore_patterns("__pycache__", "build"))
+    shutil.copytree(
+        RUNTIME, tmp_path / "runtime", ignore=shutil.ignore_patterns("__pycache__", "build")
+    )
     build = "from setuptools import setup; setup()"
     subprocess.run(
         [sys.executable, "-c", build, "-q", "build", "--build-lib", str(tmp_path / "lib")],
-        cwd=tmp_path / "runtime", check=True, capture_output=True,
+        cwd=tmp_path / "runtime",
+        check=True,
+        capture_output=True,
     )
     built = tmp_path / "lib" / "cuvil"
     for folder in ("include", "src"):
         assert {f.name for f in (RUNTIME / folder).glob("*.[chS]*")} <= {
-            f.name for f in (built / folder).iterdir()
+            f.name for f in (built / "csrc" / folder).iterdir()
         }
     assert (built / "py.typed").is_file()
-    assert ROOT not in built.parents

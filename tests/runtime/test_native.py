@@ -6,9 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
+import fake_models
 import numpy as np
 import pytest
-import zoo
 from fake_package import ROOT, RUNTIME, WARNINGS, compile_objects, link
 
 DRIVER = Path(__file__).parent / "driver.c"
@@ -41,10 +41,12 @@ def randomless(command: list[str]) -> list[str]:
 @pytest.mark.parametrize("model", ["mlp", "gather"])
 def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     flags, objects = sanitized
-    image = getattr(zoo, model)(cost=10**9)
+    image = getattr(fake_models, model)(cost=10**9)
     program = tmp_path / "driver"
     link(image, program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
-    run = subprocess.run(randomless([str(program), model]), capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        randomless([str(program), model]), capture_output=True, text=True, timeout=300
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stderr == ""
 
@@ -55,14 +57,14 @@ def test_repeated_run_allocates_nothing(objects, tmp_path):
     wraps = [f"-Wl,--wrap={name}" for name in functions]
     program = tmp_path / "driver"
     flags = ["-DCOUNT_ALLOCATIONS", *wraps, "-lm"]
-    link(zoo.mlp(), program, [str(DRIVER), *objects], flags)
+    link(fake_models.mlp(), program, [str(DRIVER), *objects], flags)
     run = subprocess.run([str(program), "count"], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["1", "0", "0", "0", "0", "0"]
 
 
 @pytest.fixture
 def library(make):
-    return make(zoo.mlp()) / "model.so"
+    return make(fake_models.mlp()) / "model.so"
 
 
 def read_symbols(library: Path, which: str) -> set[str]:
@@ -76,13 +78,17 @@ def test_exports_are_the_header(library):
     declared = set(re.findall(r"^CUVIL_API [^;(]*?(cuvil_\w+)\(", header, flags=re.M))
     assert read_symbols(library, "--defined-only") == declared
     members = (RUNTIME / "include/cuvil_dl.h").read_text().split("#define CUVIL_FUNCTIONS")[1]
-    assert {f"cuvil_{name}" for name in re.findall(r"F\((\w+)\)", members.split("#define")[0])} == declared
+    assert {
+        f"cuvil_{name}" for name in re.findall(r"F\((\w+)\)", members.split("#define")[0])
+    } == declared
 
 
 def test_needs_the_c_library_alone(library):
     command = ["readelf", "-dW", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    needed = {name for name in re.findall(r"NEEDED.*\[(.*?)\]", text) if not name.startswith("ld-linux")}
+    needed = {
+        name for name in re.findall(r"NEEDED.*\[(.*?)\]", text) if not name.startswith("ld-linux")
+    }
     assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0"}
     versions = {s.split("@")[1] for s in read_symbols(library, "--undefined-only") if "@" in s}
     assert all(v.startswith("GLIBC_2.") and int(v.split(".")[1]) <= 34 for v in versions), versions
@@ -108,13 +114,15 @@ def test_c_example(library, tmp_path):
     subprocess.run([*command, *WARNINGS, "-o", str(program)], cwd=EXAMPLES / "c", check=True)
     zeros = run_example(program, library)
     assert "level base\ninput  x: float32[batch, 5]\noutput y: float32[batch, 7]" in zeros
-    assert values(zeros, "y") == pytest.approx(zoo.BIAS.tolist(), rel=1e-4)
+    assert values(zeros, "y") == pytest.approx(fake_models.BIAS.tolist(), rel=1e-4)
     assert values(zeros, "shape") == [1, 7]
     x = np.arange(5, dtype=np.float32).reshape(1, 5)
     x.tofile(tmp_path / "x.bin")
     text = run_example(program, library, tmp_path / "x.bin")
-    assert values(text, "y") == pytest.approx(zoo.mlp_reference(x)[0].tolist(), rel=1e-4)
-    short = subprocess.run([program, library, DRIVER.parent / "none"], capture_output=True, text=True)
+    assert values(text, "y") == pytest.approx(fake_models.mlp_reference(x)[0].tolist(), rel=1e-4)
+    short = subprocess.run(
+        [program, library, DRIVER.parent / "none"], capture_output=True, text=True
+    )
     assert (short.returncode, "cannot be read" in short.stderr) == (1, True)
 
 
@@ -126,7 +134,7 @@ def test_cpp_example(make, tmp_path):
     program = tmp_path / "run"
     command = ["c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-I", "runtime/include"]
     subprocess.run([*command, "examples/cpp/run.cpp", "-o", str(program)], cwd=ROOT, check=True)
-    image = zoo.branch()
+    image = fake_models.branch()
     failed = subprocess.run([program, make(image) / "model.so"], capture_output=True, text=True)
     assert failed.returncode == 1
     assert "error 605: input `flag` is float32, the model declares bool" in failed.stderr
@@ -134,11 +142,11 @@ def test_cpp_example(make, tmp_path):
     assert text == "y: 1 1 1\n"
 
 
-def floats() -> zoo.Image:
-    image = zoo.Image()
+def floats() -> fake_models.Image:
+    image = fake_models.Image()
     n = image.symbol("n", 0, 0, 3)
     image.arena_bytes = image.const(0)
-    x = image.port(zoo.INPUT, "x", "float32", [n])
-    y = image.port(zoo.OUTPUT, "y", "float32", [n])
-    image.step(zoo.COPY, buffers=[x, y])
+    x = image.port(fake_models.INPUT, "x", "float32", [n])
+    y = image.port(fake_models.OUTPUT, "y", "float32", [n])
+    image.step(fake_models.COPY, buffers=[x, y])
     return image

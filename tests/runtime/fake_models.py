@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from fake_package import BRANCH, COPY, DIMS, INPUT, JUMP, KERNEL, OUTPUT, Image
 
 K, N = 5, 7
@@ -87,7 +86,7 @@ def loop() -> Image:
 
 
 def shapes() -> Image:
-    """Inputs a[n], b[n], c[2 n + 1] of one symbol, out y[ceil(n / 4), max(n, 3)], nothing computed."""
+    """Inputs a[n], b[n], c[2 n + 1], output y[ceil(n / 4), max(n, 3)]; nothing is computed."""
     image = Image()
     n = image.symbol("n", 0, 0, 0, 100)
     one, two, three = (image.const(i) for i in (1, 2, 3))
