@@ -1,5 +1,5 @@
-/* A four-byte note, so that the linker makes a PT_NOTE program header. The packer turns the last PT_NOTE
- * into the PT_LOAD of the image: a header cannot be added to a linked file, but one can be rewritten. */
+/* A four-byte note, so that the linker makes a PT_NOTE program header. The packer turns the last
+ * one into the PT_LOAD of the image: a header cannot be added to a linked file, only rewritten. */
     .section .note.cuvil, "a", %note
     .balign 4
     .long 6         /* bytes of the name */

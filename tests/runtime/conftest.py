@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cuvil
 import pytest
-from fake_package import Image, compile_objects, package
+from fake_package import Image, compile_objects, package  # puts this checkout's cuvil on the path
+
+import cuvil  # isort: skip
 
 
 @pytest.fixture(scope="session")

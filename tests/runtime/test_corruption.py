@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cuvil
 import fake_models
 import numpy as np
 import pytest
 from fake_package import BRANCH, JUMP, seal
+
+import cuvil  # isort: skip
 
 ROUNDS = 250
 
