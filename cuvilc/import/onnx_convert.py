@@ -21,7 +21,7 @@ from . import codes
 from ._table import find
 from .onnx_known import RULES
 from .onnx_model import describe, normal_domain, refusal, schema_function, sort
-from .onnx_node import Constrain, DataDependent, Node, attribute_value
+from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
 from .onnx_tensors import TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val
 
@@ -184,7 +184,10 @@ class Converter:
         entry = find(normal_domain(node.domain), node.op, node.opset)
         if entry is None:
             return self._expand(node)
-        results = entry.run(node)
+        try:
+            results = entry.run(node)
+        except UseDefinition:
+            return self._expand(node)
         return [as_val(r) for r in (results if isinstance(results, (tuple, list)) else (results,))]
 
     def _evaluate(self, node: Node) -> list[Val | None] | None:
@@ -224,7 +227,7 @@ class Converter:
     def _expand(self, node: Node) -> list[Val | None]:
         """Import an operator by the definition that ONNX gives of it in terms of others."""
         schema = schema_function(normal_domain(node.domain), node.op, node.opset)
-        body = function_body(schema, node)
+        body = function_body(schema, node) if schema else None
         if body is None:
             raise DataDependent("its definition by other operators is")
         scope: Scope = {

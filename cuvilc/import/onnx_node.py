@@ -12,7 +12,7 @@ from cuvilc.dialect.dims import Dim, Expr, Shape, symbols
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import TensorType
 
-from .onnx_values import Unknown, Val, symbolic
+from .onnx_values import Val, symbolic
 
 if TYPE_CHECKING:
     from .onnx_convert import Converter
@@ -25,6 +25,10 @@ class DataDependent(Exception):
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
+
+
+class UseDefinition(Exception):
+    """An importer passes: ONNX's own definition of the operator by others serves."""
 
 
 class Constrain(Exception):
@@ -223,6 +227,3 @@ def attribute_value(a: Any, read_tensor: Any) -> Any:
 
 def symbols_of(shape: Shape) -> set[str]:
     return {name for d in shape for name in symbols(d)}
-
-
-__all__ = ["Constrain", "DataDependent", "Node", "Unknown", "ai", "axis", "cast", "reshape", "scalar"]

@@ -13,7 +13,7 @@ from cuvilc.dialect.op import ShapeError
 from . import onnx_values as V
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, shape_of
-from .onnx_nodes_shape import padded, sliced
+from .onnx_nodes_shape import padded
 
 
 def window(n: Node, kernel: tuple[int, ...], ceil_mode: bool = False) -> dict[str, Any]:
@@ -192,6 +192,3 @@ def shifted(n: Node, i: int, zero: int, axis: int) -> ir.Value:
         z = reshape(z, ())
     return ai("elemwise_sub", x, cast(z, "float64"))
 
-
-def crop(x: ir.Value, starts: Shape, sizes: Shape) -> ir.Value:
-    return sliced(x, starts, sizes)

@@ -1,0 +1,27 @@
+"""Facts about a chip that schedules ask for; they never ask for its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One CPU level.
+
+    `lanes`: float32 lanes of a vector register; `registers`: vector registers; `features`: what the runtime
+    must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are those of the
+    smallest common machine of the level.
+    """
+
+    name: str
+    lanes: int
+    registers: int
+    features: tuple[str, ...]
+    llvm: dict[str, Any] = field(default_factory=dict, hash=False)
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features

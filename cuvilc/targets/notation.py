@@ -1,0 +1,329 @@
+"""The language `k` of lowering facets, over TIR: values, index arithmetic, and accessors of operands.
+
+float16 and bfloat16 are float32 in here; loads and stores convert. Transcendental functions are polynomials
+that vectorise, each with the source of its formula and its error; tests/targets/test_notation.py measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from cuvilc.dialect.types import TensorType, channel_block
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const
+
+WIDE = {"float16": "float32", "bfloat16": "float32"}
+FAULTS = {"index": 1, "divide": 2}
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype that values of `dtype` have inside a kernel."""
+    return WIDE.get(dtype, dtype)
+
+
+class Accessor:
+    """An operand in index notation: `x[i, j]` is its element, `x.at(i)` its element with broadcasting."""
+
+    def __init__(self, t: TensorType, extents: Sequence[Any], load: Callable[[tuple[Any, ...]], Any]) -> None:
+        self.type = t
+        self.shape = tuple(extents)
+        self.dtype = compute_dtype(t.dtype)
+        self.load = load
+
+    def __getitem__(self, index: Any) -> Any:
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) != len(self.shape):
+            raise ValueError(f"{len(index)} indices for {self.type}")
+        return self.load(index)
+
+    def at(self, index: Sequence[Any]) -> Any:
+        """The element that NumPy's broadcasting pairs with output index `index`."""
+        mine = list(index)[len(index) - len(self.shape) :]
+        for axis, d in enumerate(self.type.shape):
+            if d == 1:
+                mine[axis] = 0
+            elif not isinstance(d, int) and _may_be_one(d):
+                mine[axis] = tirx.Select(_i64(self.shape[axis]) == const(1), const(0), _i64(mine[axis]))
+        return self[tuple(mine)]
+
+
+def _may_be_one(dim: Any) -> bool:
+    """Whether a symbolic size that broadcasts may be 1: only `at` on a size unequal to the output's asks."""
+    return False if dim is None else True
+
+
+def _i64(value: Any) -> PrimExpr:
+    return const(value) if isinstance(value, int) else value
+
+
+class Notation:
+    """`k` in the facets of the dialect's operations; builds into one KernelBuilder."""
+
+    def __init__(self, builder: KernelBuilder) -> None:
+        self.builder = builder
+        self._conditional = 0  # inside a guard nothing is hoisted into a `let`
+
+    # ---- memory
+
+    def flat_index(self, t: TensorType, index: Sequence[Any]) -> Any:
+        """Offset in elements of a logical index, for row-major and channel-blocked layouts."""
+        extents = [self.builder.scalar(d) for d in t.physical_shape]
+        where = list(index)
+        if t.layout:
+            block = channel_block(t.layout)
+            n, c, *spatial = where
+            where = [n, self.floordiv(c, block), *spatial, self.mod(c, block)]
+        offset: Any = 0
+        for i, extent in zip(where, extents, strict=True):
+            offset = offset * extent + i
+        return offset
+
+    def load(self, buffer: Buffer, offset: Any, dtype: str) -> Any:
+        """The element at `offset`, converted from how it is stored."""
+        value = self.builder.load(buffer, offset)
+        if dtype == "bool":
+            return value != const(0, "uint8")
+        if dtype == "bfloat16":
+            bits = tirx.Cast("uint32", value) << const(16, "uint32")
+            return tirx.reinterpret("float32", bits)
+        if dtype == "float16":
+            return tirx.Cast("float32", value)
+        return value
+
+    def store(self, buffer: Buffer, offset: Any, value: Any, dtype: str) -> None:
+        """Write one element, converting (round to nearest even) to how `dtype` is stored."""
+        if dtype == "bool":
+            value = tirx.Cast("uint8", value)
+        elif dtype == "bfloat16":
+            value = self._bfloat16_bits(value)
+        elif dtype == "float16":
+            value = tirx.Cast("float16", value)
+        self.builder.store(buffer, offset, value)
+
+    def _bfloat16_bits(self, value: Any) -> Any:
+        bits = self.let(tirx.reinterpret("uint32", value))
+        low = (bits >> const(16, "uint32")) & const(1, "uint32")
+        rounded = (bits + const(0x7FFF, "uint32") + low) >> const(16, "uint32")
+        quiet = (bits >> const(16, "uint32")) | const(64, "uint32")
+        is_nan = (bits & const(0x7FFFFFFF, "uint32")) > const(0x7F800000, "uint32")
+        return tirx.Cast("uint16", tirx.Select(is_nan, quiet, rounded))
+
+    def operand(self, t: TensorType, argument: int) -> Accessor:
+        """Launch argument `argument` as an operand of type `t`."""
+        buffer = self.builder.buffer(argument, t.dtype)
+        extents = [self.builder.scalar(d) for d in t.shape]
+        return Accessor(t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype))
+
+    def let(self, value: Any) -> Any:
+        """Compute once; inside a guard the expression stays where it is."""
+        return value if self._conditional else self.builder.let(value)
+
+    def hoists(self) -> bool:
+        """Whether values are computed outside of any guard, so that they can be shared."""
+        return not self._conditional
+
+    # ---- values
+
+    def const(self, value: float, dtype: str) -> PrimExpr:
+        dtype = compute_dtype(dtype)
+        if dtype == "bool":
+            return tirx.const(bool(value), "bool")
+        return const(float(value) if dtype.startswith("float") else int(value), dtype)
+
+    def cast(self, value: Any, dtype: str) -> PrimExpr:
+        """Convert as C does; a narrower float format rounds to nearest even, to bool is `!= 0`."""
+        source = _dtype(value)
+        if dtype == "bool":
+            return value if source == "bool" else value != const(0, source)
+        if dtype == "float16":
+            return tirx.Cast("float32", tirx.Cast("float16", value if source == "float32" else tirx.Cast("float32", value)))
+        if dtype == "bfloat16":
+            bits = tirx.Cast("uint32", self._bfloat16_bits(value if source == "float32" else tirx.Cast("float32", value)))
+            return tirx.reinterpret("float32", bits << const(16, "uint32"))
+        if source == "bool":
+            return tirx.Cast(dtype, tirx.Select(value, const(1, "int32"), const(0, "int32")))
+        return value if source == dtype else tirx.Cast(dtype, value)
+
+    def index(self, value: Any) -> Any:
+        return value if isinstance(value, int) else self.cast(value, "int64")
+
+    def value_of_index(self, index: Any, dtype: str) -> PrimExpr:
+        return self.cast(_i64(index), compute_dtype(dtype))
+
+    def floordiv(self, a: Any, b: Any) -> Any:
+        """Of indices, which are never negative."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        return a if isinstance(b, int) and b == 1 else tirx.floordiv(_i64(a), _i64(b))
+
+    def mod(self, a: Any, b: Any) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if isinstance(b, int) and b == 1 else tirx.floormod(_i64(a), _i64(b))
+
+    def add(self, a: Any, b: Any, rounding: str = "rtne") -> Any:
+        """a + b; "rtz" corrects the nearest result toward zero by the exact error (Knuth's TwoSum)."""
+        if rounding == "rtne" or not _dtype(a).startswith("float"):
+            return a + b
+        a, b = self.let(a), self.let(b)
+        total = self.let(self._exact(a + b))
+        back = self.let(self._exact(total - a))
+        error = self.let(self._exact(a - self._exact(total - back)) + self._exact(b - back))
+        dtype = _dtype(a)
+        zero = const(0, dtype)
+        away = tirx.Or(
+            tirx.And(total > zero, error < zero), tirx.And(total < zero, error > zero)
+        )
+        bits = dtype.replace("float", "int")
+        toward_zero = tirx.reinterpret(dtype, tirx.reinterpret(bits, total) - const(1, bits))
+        return tirx.Select(away, toward_zero, total)
+
+    def _exact(self, value: Any) -> Any:
+        """A value that LLVM must not contract into a fused multiply-add: sums alone never are."""
+        return value
+
+    def div(self, a: Any, b: Any) -> Any:
+        """True division of floats; C's truncating division of integers (a zero divisor is a fault)."""
+        dtype = _dtype(a)
+        if dtype.startswith("float"):
+            return a / b
+        return tirx.truncdiv(a, self._nonzero(b))
+
+    def floor_div(self, a: Any, b: Any) -> Any:
+        return tirx.floordiv(a, self._nonzero(b))
+
+    def floor_mod(self, a: Any, b: Any) -> Any:
+        """Result has the divisor's sign, as Python's %."""
+        if _dtype(a).startswith("float"):
+            a, b = self.let(a), self.let(b)
+            r = self.let(tirx.fmod(a, b))
+            wrong = tirx.And(r != const(0, _dtype(a)), (r < const(0, _dtype(a))) != (b < const(0, _dtype(a))))
+            return tirx.Select(wrong, r + b, r)
+        return tirx.floormod(a, self._nonzero(b))
+
+    def trunc_mod(self, a: Any, b: Any) -> Any:
+        """Result has the dividend's sign, as C's fmod and %."""
+        if _dtype(a).startswith("float"):
+            return tirx.fmod(a, b)
+        return tirx.truncmod(a, self._nonzero(b))
+
+    def _nonzero(self, b: Any) -> Any:
+        """A divisor that cannot trap: zero becomes 1 after the fault is recorded."""
+        if isinstance(b, (int, tirx.IntImm)):
+            return b
+        b = self.let(b)
+        self.fault_unless(b != const(0, _dtype(b)), "divide")
+        return tirx.Select(b != const(0, _dtype(b)), b, const(1, _dtype(b)))
+
+    def max(self, a: Any, b: Any) -> Any:
+        """NaN if either is NaN."""
+        return self._extreme(a, b, lambda x, y: x < y)
+
+    def min(self, a: Any, b: Any) -> Any:
+        return self._extreme(a, b, lambda x, y: x > y)
+
+    def _extreme(self, a: Any, b: Any, loses: Callable[[Any, Any], Any]) -> Any:
+        # `a < b ? b : a` gives a when either is NaN, and is one instruction; only a NaN in b needs more.
+        if not _dtype(a).startswith("float"):
+            a, b = self.let(a), self.let(b)
+            return tirx.Select(loses(a, b), b, a)
+        if isinstance(a, tirx.FloatImm):
+            a, b = b, a
+        a, b = self.let(a), self.let(b)
+        picked = tirx.Select(loses(a, b), b, a)
+        if isinstance(b, tirx.FloatImm):
+            return picked
+        return tirx.Select(b == b, picked, b)
+
+    def select(self, condition: Any, a: Any, b: Any) -> Any:
+        """Both sides are computed."""
+        return tirx.Select(condition, a, b)
+
+    def guard(self, condition: Any, load: Callable[[], Any], value: Any) -> Any:
+        """load() where the condition holds, else `value`; load() is not evaluated otherwise."""
+        if isinstance(condition, tirx.IntImm):
+            return load() if condition.value else value
+        if isinstance(condition, bool):
+            return load() if condition else value
+        self.builder.require_uniform(condition)
+        with self.conditional():
+            loaded = load()
+        value = self.const(value, _dtype(loaded)) if isinstance(value, (int, float)) else value
+        return tirx.if_then_else(condition, loaded, value)
+
+    @contextmanager
+    def conditional(self) -> Any:
+        self._conditional += 1
+        yield
+        self._conditional -= 1
+
+    def lt(self, a: Any, b: Any) -> Any:
+        return _i64(a) < _i64(b)
+
+    def le(self, a: Any, b: Any) -> Any:
+        return _i64(a) <= _i64(b)
+
+    def gt(self, a: Any, b: Any) -> Any:
+        return _i64(a) > _i64(b)
+
+    def ge(self, a: Any, b: Any) -> Any:
+        return _i64(a) >= _i64(b)
+
+    def eq(self, a: Any, b: Any) -> Any:
+        return tirx.EQ(_i64(a), _i64(b))
+
+    def ne(self, a: Any, b: Any) -> Any:
+        return tirx.NE(_i64(a), _i64(b))
+
+    def both(self, a: Any, b: Any) -> Any:
+        return tirx.And(a, b)
+
+    def either(self, a: Any, b: Any) -> Any:
+        return tirx.Or(a, b)
+
+    def invert(self, a: Any) -> Any:
+        return tirx.Not(a)
+
+    def bit_and(self, a: Any, b: Any) -> Any:
+        return a & b
+
+    def bit_or(self, a: Any, b: Any) -> Any:
+        return a | b
+
+    def bit_xor(self, a: Any, b: Any) -> Any:
+        return a ^ b
+
+    def bit_not(self, a: Any) -> Any:
+        return ~a
+
+    def shift_left(self, a: Any, b: Any) -> Any:
+        return a << b
+
+    def shift_right(self, a: Any, b: Any) -> Any:
+        return a >> b
+
+    def fault_unless(self, condition: Any, kind: str) -> None:
+        """Record a kernel fault when the condition is false. Inside a guard nothing can be recorded."""
+        if self._conditional:
+            return
+        with self.builder.when(tirx.Not(condition)):
+            self.builder.fault(FAULTS[kind])
+
+    def clamp_index(self, i: Any, n: Any) -> Any:
+        """An index that surely lies in [0, n)."""
+        return tirx.max(tirx.min(_i64(i), _i64(n) - const(1)), const(0))
+
+
+def _dtype(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int64"
+    return str(value.ty.dtype) if hasattr(value.ty, "dtype") else str(value.dtype)
+
+
+__all__ = ["Accessor", "Notation", "compute_dtype", "tvm"]

@@ -1,0 +1,155 @@
+"""A kernel to be: the outlined function of one fusion, and its values in index notation.
+
+A schedule gets a `Region`. It picks its anchor among `operations`, builds the loops, says with `define` what
+the anchor's result is at the loops' indices, and asks `accessor(result)` for everything that follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, Shape, product
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.types import TensorType, item_bytes
+from cuvilc.targets.notation import Accessor, Notation
+from cuvilc.targets.tir import KernelBuilder
+
+
+class Miss(Exception):
+    """Why a schedule does not take a region. Raised before anything is built."""
+
+
+@dataclass
+class Scheduled:
+    """A finished kernel: what the launch passes (`scalars`), how much there is to do."""
+
+    function: Any  # tirx.PrimFunc
+    schedule: str
+    scalars: tuple[Dim, ...]
+    tasks: Dim
+    scratch_bytes: Dim
+    flops: Dim
+    bytes: Dim
+
+
+@dataclass
+class Region:
+    """The body of an outlined kernel function. Buffers of a launch: arguments first, then results."""
+
+    program: Program
+    function: Operation
+    arguments: list[Value] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    @staticmethod
+    def of(program: Program, function: Operation) -> Region:
+        block = ir.body(function)
+        inner = ir.operations(block)
+        return Region(program, function, list(block.arguments), list(inner[-1].operands), inner[:-1])
+
+    def types(self) -> list[TensorType]:
+        """Types of all buffers of the launch, in order."""
+        return [ir.type_of(v) for v in (*self.arguments, *self.results)]
+
+    def moved_bytes(self) -> Dim:
+        """Bytes read and written when every buffer is touched once."""
+        total: Dim = 0
+        for t in self.types():
+            total = total + product(t.physical_shape) * item_bytes(t.dtype)
+        return total
+
+    def named(self, *names: str) -> list[Operation]:
+        """The operations with one of these names."""
+        return [o for o in self.operations if o.name in names]
+
+
+class Emitter:
+    """Values of a region inside one KernelBuilder."""
+
+    def __init__(self, region: Region, name: str) -> None:
+        self.region = region
+        self.builder = KernelBuilder(name)
+        self.k = Notation(self.builder)
+        self._accessors: dict[Value, Accessor] = {
+            v: self.k.operand(ir.type_of(v), i) for i, v in enumerate(region.arguments)
+        }
+
+    def define(self, value: Value, load: Any) -> None:
+        """`load(index)` is from now on what `value` is at a logical index."""
+        t = ir.type_of(value)
+        self._accessors[value] = Accessor(t, self.extents(t.shape), load)
+
+    def extents(self, shape: Shape) -> list[Any]:
+        return [self.builder.scalar(d) for d in shape]
+
+    def accessor(self, value: Value) -> Accessor:
+        """The value in index notation: an argument, a defined value, or an operation with `element`."""
+        found = self._accessors.get(value)
+        if found is None:
+            found = self._accessors[value] = self._computed(value)
+        return found
+
+    def operands(self, operation: Operation) -> list[Any]:
+        """The operation's operands as its facets take them."""
+        declared = ir.definition(operation)
+        assert declared is not None
+        return declared.group([self.accessor(v) for v in operation.operands])
+
+    def attrs(self, operation: Operation) -> dict[str, Any]:
+        """Attributes with symbolic dims as index expressions."""
+        return {key: self._concrete(v) for key, v in ir.attrs(operation).items()}
+
+    def _concrete(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._concrete(v) for v in value)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return self.builder.scalar(value)
+
+    def _computed(self, value: Value) -> Accessor:
+        operation = ir.defining(value)
+        assert operation is not None
+        declared = ir.definition(operation)
+        element = declared.facet("element") if declared else None
+        if element is None:
+            raise Miss(f"{operation.name} has no element facet")
+        operands, attrs = self.operands(operation), self.attrs(operation)
+        t = ir.type_of(value)
+        memo: list[tuple[tuple[Any, ...], Any, int]] = []
+
+        def load(index: tuple[Any, ...]) -> Any:
+            scope = self.builder.scope()
+            for known, result, where in memo:
+                if where == scope and self._same(known, index):
+                    return result
+            result = self.k.let(element(self.k, index, *operands, **attrs))
+            if self.k.hoists():
+                memo.append((index, result, scope))
+            return result
+
+        return Accessor(t, self.extents(t.shape), load)
+
+    def _same(self, a: Sequence[Any], b: Sequence[Any]) -> bool:
+        for x, y in zip(a, b, strict=True):
+            if isinstance(x, int) or isinstance(y, int):
+                if not (isinstance(x, int) and isinstance(y, int) and x == y):
+                    return False
+            elif not self.builder.same(x, y):
+                return False
+        return True
+
+    def store(self, result: int, index: Sequence[Any], value: Any) -> None:
+        """Write element `index` of result number `result`."""
+        t = ir.type_of(self.region.results[result])
+        buffer = self.builder.buffer(len(self.region.arguments) + result, t.dtype)
+        self.k.store(buffer, self.k.flat_index(t, index), value, t.dtype)
+
+    def finish(self, schedule: str, tasks: Dim, flops: Dim) -> Scheduled:
+        return Scheduled(
+            self.builder.finish(), schedule, tuple(self.builder.scalars), tasks,
+            self.builder.scratch_bytes, flops, self.region.moved_bytes(),
+        )  # fmt: skip

@@ -1,0 +1,316 @@
+"""The one importer of TVM: kernels as TIR loops, and TIR to object code.
+
+A kernel has the plain C signature of runtime/src/image.h,
+`int32_t k(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, void *scratch)`: its
+outermost loop runs over tasks [begin, end), and it has no undefined symbol but libm's. Schedules build loops
+with KernelBuilder instead of rewriting a loop nest with `s_tir.Schedule`: remainders are then exact, a kernel
+costs 4 ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.sym.analyzer import Analyzer
+
+from cuvilc.dialect.dims import Dim, Expr, is_static
+
+PrimExpr = tvm.ir.Expr
+Buffer = tirx.Buffer
+Kind = tirx.ForKind
+
+_KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
+# How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its bits.
+_STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
+
+_ARGUMENT = """
+define linkonce_odr hidden ptr @cuvil_argument(ptr %arguments, i64 %i) alwaysinline nounwind readonly {
+  %p = getelementptr ptr, ptr %arguments, i64 %i
+  %v = load ptr, ptr %p, align 8, !invariant.load !0
+  ret ptr %v
+}
+!0 = !{}
+"""
+
+
+def var(name: str, dtype: str = "int64") -> PrimExpr:
+    return tvm.ir.Var(name, PrimType(dtype))
+
+
+def const(value: float, dtype: str = "int64") -> PrimExpr:
+    return tirx.const(value, dtype)
+
+
+class CannotVectorize(Exception):
+    """Control flow inside a vectorised loop depends on the lane; the schedule starts over with a scalar loop."""
+
+
+class KernelBuilder:
+    """Builds one kernel statement by statement.
+
+    `buffer(i, …)` is argument i of the launch, outputs after inputs. `scalar(dim)` is a size known at run
+    time; the launch passes `scalars` in this order.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.scalars: list[Expr] = []
+        self._buffers: dict[int, Buffer] = {}
+        self._head: list[tirx.Stmt] = []
+        self._blocks: list[list[tirx.Stmt]] = [[]]
+        self._scalar_vars: dict[Expr, PrimExpr] = {}
+        self._scratch_offset: Dim = 0
+        self._llvm: list[str] = [_ARGUMENT]
+        self._count = 0
+        self._analyzer = Analyzer()
+        self._lane: tuple[PrimExpr, int] = (const(0), 1)  # index and extent of the open vectorised loop
+        self._lane_vars: set[str] | None = None  # variables made inside the open vectorised loop
+        self._cells: set[str] = set()  # names of the buffers behind `let`
+        self.can_fault = False
+        self.in_place = False
+        self._arguments = tvm.ir.Var("buffers", PointerType(PrimType("int64")))
+        self._scalar_argument = tvm.ir.Var("scalars", PointerType(PrimType("int64")))
+        self._scalar_buffer = tirx.decl_buffer((1 << 16,), "int64", name="scalars_")
+        self.begin, self.end = var("begin"), var("end")
+        self._scratch = tvm.ir.Var("scratch", PointerType(PrimType("uint8")))
+        self._fault = tirx.decl_buffer((1,), "int32", name="fault", scope="local")
+
+    # ---- what a kernel works on
+
+    def buffer(self, index: int, dtype: str) -> Buffer:
+        """Argument `index` as a flat buffer of `dtype` (as stored: see _STORAGE)."""
+        found = self._buffers.get(index)
+        if found is None:
+            storage = _STORAGE.get(dtype, dtype)
+            pointer_type = PointerType(PrimType(storage))
+            pointer = tvm.ir.Var(f"p{index}", pointer_type)
+            found = self._buffers[index] = tirx.decl_buffer((1 << 40,), storage, name=f"b{index}")
+            value = tirx.call_extern(pointer_type, "cuvil_argument", self._arguments, const(index))
+            self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(found, data=pointer)]
+        return found
+
+    def scalar(self, dim: Dim) -> Any:
+        """A dimension as an index expression: Python's int when static."""
+        if isinstance(dim, int):
+            return dim
+        found = self._scalar_vars.get(dim)
+        if found is None:
+            found = self._scalar_vars[dim] = var(f"n{len(self.scalars)}")
+            load = tirx.BufferLoad(self._scalar_buffer, [const(len(self.scalars))])
+            self._head.append(tirx.Bind(found, load))
+            self.scalars.append(dim)
+        return found
+
+    def scratch(self, elements: Dim, dtype: str) -> Buffer:
+        """A buffer in this thread's scratch memory, 64-byte aligned, uninitialised."""
+        storage = _STORAGE.get(dtype, dtype)
+        pointer = tvm.ir.Var(f"s{self._next()}", PointerType(PrimType(storage)))
+        self._import("cuvil_offset", _OFFSET)
+        offset = self.scalar(self._scratch_offset)
+        value = tirx.call_extern(
+            PointerType(PrimType(storage)), "cuvil_offset", self._scratch, const(0) + offset
+        )
+        buffer = tirx.decl_buffer((1 << 40,), storage, name=f"scratch{self._count}")
+        self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(buffer, data=pointer)]
+        bytes_ = elements * tvm.DataType(storage).itemsize
+        self._scratch_offset = self._scratch_offset + (bytes_ + 63) // 64 * 64
+        return buffer
+
+    @property
+    def scratch_bytes(self) -> Dim:
+        """Bytes of scratch that each thread needs."""
+        return self._scratch_offset
+
+    def local(self, elements: int, dtype: str) -> Buffer:
+        """A small array on the stack; LLVM keeps it in registers when every index is a constant."""
+        buffer = tirx.decl_buffer((elements,), _STORAGE.get(dtype, dtype), name=f"l{self._next()}", scope="local")
+        self.emit(tirx.AllocBuffer(buffer))
+        return buffer
+
+    # ---- statements
+
+    def emit(self, statement: tirx.Stmt) -> None:
+        self._blocks[-1].append(statement)
+
+    @contextmanager
+    def loop(self, extent: Any, kind: str = "serial", start: Any = 0, name: str = "i") -> Iterator[PrimExpr]:
+        """`with b.loop(n) as i:`; kind "vectorized" and "unrolled" need a constant extent."""
+        i = var(f"{name}{self._next()}")
+        if kind == "vectorized":
+            self._lane_vars, self._lane = {i.name}, (i, int(extent))
+        self._analyzer.bind(i, tvm.ir.Range.from_min_extent(_index(start), _index(extent)))
+        with self._block() as statements:
+            yield i
+        if kind == "vectorized":
+            self._lane_vars, self._lane = None, (const(0), 1)
+        self.emit(tirx.For(i, _index(start), _index(extent), _KINDS[kind], _sequence(statements)))
+
+    @contextmanager
+    def tasks(self) -> Iterator[PrimExpr]:
+        """The outermost loop: `with b.tasks() as t:`."""
+        with self.loop(self.end - self.begin, start=self.begin, name="t") as t:
+            yield t
+
+    @contextmanager
+    def when(self, condition: PrimExpr) -> Iterator[None]:
+        """Statements that run only if `condition` holds (a scalar bool)."""
+        self.require_uniform(condition)
+        with self._block() as statements:
+            yield
+        self.emit(tirx.IfThenElse(condition, _sequence(statements), None))
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """The else branch of the `when` just closed."""
+        with self._block() as statements:
+            yield
+        last = self._blocks[-1].pop()
+        self.emit(tirx.IfThenElse(last.condition, last.then_case, _sequence(statements)))
+
+    def let(self, value: Any, name: str = "v") -> PrimExpr:
+        """Name a value, so that it is computed once in this block."""
+        if not isinstance(value, tvm.ir.Expr) or isinstance(value, (tvm.ir.Var, tirx.IntImm, tirx.FloatImm)):
+            return value
+        if isinstance(value, tirx.BufferLoad) and value.buffer.name in self._cells:
+            return value
+        # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and a chain of
+        # shared subexpressions then grows exponentially. Memory they leave alone; LLVM makes registers of it.
+        dtype = str(value.ty.dtype)
+        stored = "int8" if dtype == "bool" else dtype
+        lane, lanes = self._lane
+        cell = tirx.decl_buffer((lanes,), stored, name=f"{name}{self._next()}", scope="local")
+        self._cells.add(cell.name)
+        self.emit(tirx.AllocBuffer(cell))
+        if self._lane_vars is not None:
+            self._lane_vars.add(cell.name)
+        self.emit(tirx.BufferStore(cell, tirx.Cast("int8", value) if dtype == "bool" else value, [lane]))
+        loaded = tirx.BufferLoad(cell, [lane])
+        return loaded != const(0, "int8") if dtype == "bool" else loaded
+
+    def scope(self) -> int:
+        """Identifies the innermost open block: values named in it are visible there."""
+        return id(self._blocks[-1])
+
+    def same(self, a: PrimExpr, b: PrimExpr) -> bool:
+        """Structural equality of two expressions."""
+        return bool(a.same_as(b)) or bool(tvm_ffi.structural_equal(a, b))
+
+    def require_uniform(self, condition: PrimExpr) -> None:
+        """Raise CannotVectorize if the condition may differ between lanes of the open vectorised loop."""
+        if self._lane_vars is None:
+            return
+        used = tirx.analysis.undefined_vars(tirx.Evaluate(condition), [])
+        if self._lane_vars.intersection(v.name for v in used):
+            raise CannotVectorize
+
+    def load(self, buffer: Buffer, index: Any) -> PrimExpr:
+        return tirx.BufferLoad(buffer, [self.simplify(index)])
+
+    def store(self, buffer: Buffer, index: Any, value: Any) -> None:
+        self.emit(tirx.BufferStore(buffer, value, [self.simplify(index)]))
+
+    def simplify(self, index: Any) -> PrimExpr:
+        """The index with what the loops' extents prove: so that a blocked layout becomes a contiguous access."""
+        return const(index) if isinstance(index, int) else self._analyzer.simplify(index)
+
+    def fault(self, kind: int) -> None:
+        """Record a kernel fault (runtime/src/image.h, cuvil_kernel_fault); the kernel goes on safely."""
+        self.can_fault = True
+        self.store(self._fault, 0, const(kind, "int32"))
+
+    def llvm(self, name: str, text: str) -> None:
+        """Add a function in LLVM IR to the kernel's module, for instructions that TIR cannot say."""
+        self._import(name, text)
+
+    @contextmanager
+    def _block(self) -> Iterator[list[tirx.Stmt]]:
+        statements: list[tirx.Stmt] = []
+        self._blocks.append(statements)
+        yield statements
+        self._blocks.pop()
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _import(self, name: str, text: str) -> None:
+        if not any(f"@{name}(" in t for t in self._llvm):
+            self._llvm.append(text)
+
+    def finish(self) -> tirx.PrimFunc:
+        """The function. Call once, when all statements are there."""
+        (statements,) = self._blocks
+        head = [tirx.DeclBuffer(self._scalar_buffer, data=self._scalar_argument), *self._head]
+        result: PrimExpr = const(0, "int32")
+        if self.can_fault:
+            head += [tirx.AllocBuffer(self._fault), tirx.BufferStore(self._fault, const(0, "int32"), [const(0)])]
+            result = tirx.BufferLoad(self._fault, [const(0)])
+        body = _sequence([*head, *statements, tirx.Return(result)])
+        for text in self._llvm:
+            body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
+        params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
+        function = tirx.PrimFunc(params, body, PrimType("int32"))
+        return function.with_attr("global_symbol", self.name).with_attr("tirx.noalias", not self.in_place)
+
+
+_OFFSET = """
+define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline nounwind readnone {
+  %p = getelementptr i8, ptr %base, i64 %bytes
+  ret ptr %p
+}
+"""
+
+
+def _index(value: Any) -> PrimExpr:
+    return const(value) if isinstance(value, int) else value
+
+
+def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    if not statements:
+        return tirx.Evaluate(const(0, "int32"))
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+
+
+_T = tirx.transform
+_LOWERING = tvm.ir.transform.Sequential(
+    [
+        # No StmtSimplify: it inlines every `let`, so shared subexpressions would grow exponentially.
+        _T.VectorizeLoop(True),
+        _T.UnrollLoop(),
+        _T.LowerIntrin(),
+    ]
+)
+_build_llvm = tvm.get_global_func("target.build.llvm")
+_build_llvm.release_gil = True  # so that worker threads generate code side by side
+
+
+def llvm_target(options: dict[str, Any]) -> tvm.target.Target:
+    """The TVM target for LLVM options such as {"mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}."""
+    return tvm.target.Target({"kind": "llvm", **options})
+
+
+def compile_object(function: tirx.PrimFunc, target: tvm.target.Target, path: str) -> None:
+    """Write the kernel's object file to `path`."""
+    lower(function, target, "o", path)
+
+
+def lower(function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: str | None = None) -> str:
+    """The kernel as text of `form` "tir", "ll" or "asm"; "o" writes an object file to `path`."""
+    module = tvm.IRModule({str(function.attrs["global_symbol"]): function})
+    module = _LOWERING(_T.BindTarget(target.with_host(target))(module))
+    if form == "tir":
+        return str(module.script())
+    library = _build_llvm(module, target)
+    if form == "o":
+        library.write_to_file(path, "o")
+        return ""
+    return str(library.inspect_source(form))
+
+
+__all__ = ["Buffer", "CannotVectorize", "KernelBuilder", "PrimExpr", "compile_object", "const", "is_static", "llvm_target", "lower", "var"]
