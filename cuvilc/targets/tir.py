@@ -71,7 +71,7 @@ class KernelBuilder:
         self._analyzer = Analyzer()
         self._lane: tuple[PrimExpr, int] = (const(0), 1)  # index and extent of the open vectorised loop
         self._lane_vars: set[str] | None = None  # variables made inside the open vectorised loop
-        self._cells: set[str] = set()  # names of the buffers behind `let`
+        self._cells: dict[int, PrimExpr] = {}  # what `let` returned, by identity
         self.can_fault = False
         self.in_place = False
         self._arguments = tvm.ir.Var("buffers", PointerType(PrimType("int64")))
@@ -177,7 +177,7 @@ class KernelBuilder:
         """Name a value, so that it is computed once in this block."""
         if not isinstance(value, tvm.ir.Expr) or isinstance(value, (tvm.ir.Var, tirx.IntImm, tirx.FloatImm)):
             return value
-        if isinstance(value, tirx.BufferLoad) and value.buffer.name in self._cells:
+        if id(value) in self._cells:
             return value
         # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and a chain of
         # shared subexpressions then grows exponentially. Memory they leave alone; LLVM makes registers of it.
@@ -185,13 +185,14 @@ class KernelBuilder:
         stored = "int8" if dtype == "bool" else dtype
         lane, lanes = self._lane
         cell = tirx.decl_buffer((lanes,), stored, name=f"{name}{self._next()}", scope="local")
-        self._cells.add(cell.name)
         self.emit(tirx.AllocBuffer(cell))
         if self._lane_vars is not None:
             self._lane_vars.add(cell.name)
         self.emit(tirx.BufferStore(cell, tirx.Cast("int8", value) if dtype == "bool" else value, [lane]))
         loaded = tirx.BufferLoad(cell, [lane])
-        return loaded != const(0, "int8") if dtype == "bool" else loaded
+        loaded = loaded != const(0, "int8") if dtype == "bool" else loaded
+        self._cells[id(loaded)] = loaded
+        return loaded
 
     def scope(self) -> int:
         """Identifies the innermost open block: values named in it are visible there."""

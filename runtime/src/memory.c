@@ -133,7 +133,8 @@ static cuvil_status lay_out(cuvil_context *context)
 static bool overlap(const cuvil_slot *a, const cuvil_slot *b)
 {
     uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
-    return first < second + (uintptr_t)b->bytes && second < first + (uintptr_t)a->bytes;
+    return a->bytes > 0 && b->bytes > 0 && first < second + (uintptr_t)b->bytes &&
+           second < first + (uintptr_t)a->bytes;
 }
 
 /* Inputs are read while outputs are written, in an order that is the compiler's own. */
