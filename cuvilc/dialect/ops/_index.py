@@ -11,7 +11,7 @@ Group = tuple[list[int], list[int]]  # positions in the source, positions in the
 
 def same(a: Any, b: Any) -> bool:
     """Whether two extents are surely equal: equal ints, or the same expression."""
-    return a is b or str(a) == str(b)
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
 def flatten(index: Sequence[Index], extents: Sequence[Any]) -> Index:

@@ -267,6 +267,6 @@ class LRN:
     combine = "sum"
     samples = (
         sample("float32[2,7,3,3]", size=3),
-        sample("float32[1,5,2]", size=4, alpha=0.5, beta=0.5, bias=2.0),
+        sample("float32[5,5,2]", size=4, alpha=0.5, beta=0.5, bias=2.0),
         sample("float32[1,2,3,1]", size=5, alpha=0.1),
     )

@@ -11,13 +11,14 @@ from cuvilc.dialect.ops._rules import (
     INTEGERS,
     need,
     need_axis,
+    need_dtype,
     need_float,
     need_not_negative,
     need_number,
     replaced,
     spell,
 )
-from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.types import FLOATS, TensorType
 
 
 def reduced_type(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
@@ -122,40 +123,40 @@ _reduction(
 
 @op("ai.reduce_mean")
 class ReduceMean:
-    """Σ x / n over `axes`, n their element count; integers round toward zero. NaN (or 0) over none."""
+    """Σ x / n over `axes`, n their element count; NaN over none.
+
+    Integers add up in their own dtype and round toward zero; 0 over none.
+    """
 
     x: Tensor
     axes: tuple
     keepdims: bool
 
     def shape(x, *, axes, keepdims):
-        need_number(x)
+        need_dtype(x, (*FLOATS, "int32", "int64", "uint32", "uint64"), "x")
         return reduced_type(x, axes, keepdims)
 
     def reference(x, *, axes, keepdims):
+        total = np.sum(x, axes, dtype=x.dtype, keepdims=keepdims)
         count = np.prod([x.shape[a] for a in axes], dtype=np.int64)
         if x.dtype.kind == "f":
-            return np.sum(x, axes, keepdims=keepdims) / count
-        total = np.sum(x, axes, dtype=np.int64, keepdims=keepdims)
+            return total / count
         return np.sign(total) * (np.abs(total) // max(count, 1))
 
     domain = reduced_extents
-
-    def term(k, i, r, x, *, axes, keepdims):
-        value = _term(k, i, r, x, axes=axes, keepdims=keepdims)
-        return k.cast(value, "int64") if x.dtype in INTEGERS else value
+    term = _term
 
     def finish(k, i, total, x, *, axes, keepdims):
         count = 1
         for a in axes:
             count = count * x.shape[a]
-        if x.dtype not in INTEGERS:
-            return k.div(total, k.value_of_index(count, x.dtype))
-        one = k.const(1, "int64")
-        return k.cast(k.div(total, k.max(k.value_of_index(count, "int64"), one)), x.dtype)
+        divisor = k.value_of_index(count, x.dtype)
+        if x.dtype in INTEGERS:
+            divisor = k.max(divisor, k.const(1, x.dtype))
+        return k.div(total, divisor)
 
     combine = "sum"
-    samples = (*_SAMPLES, sample("int8[3,90]", axes=(1,), keepdims=True, low=-128, high=-100))
+    samples = (*_SAMPLES, sample("int64[3,9]", axes=(1,), keepdims=True, low=-99, high=0))
 
 
 def _extreme_type(x, axis, keepdims):

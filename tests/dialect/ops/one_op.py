@@ -9,6 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
+import cuvilc.dialect.ops  # noqa: F401  (declares every operation)
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import evaluate, is_static, parse
 from cuvilc.dialect.interpret import interpret

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from one_op import all_samples, build, operand_arrays, operand_types, run
 
-import cuvilc.dialect.ops  # noqa: F401  (declares every operation)
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import OPS
 from cuvilc.dialect.types import TensorType, dtype_name
