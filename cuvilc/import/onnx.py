@@ -15,7 +15,7 @@ import numpy as np
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, substitute
 from cuvilc.dialect.types import TensorType
-from cuvilc.diagnostics import fail
+from cuvilc.diagnostics import CuvilError, fail
 
 from . import codes, onnx_model, onnx_wire
 from .onnx_convert import Converter
@@ -73,6 +73,7 @@ class _Session:
         self.weights = self._weights(blobs)
         self.opsets = onnx_model.opsets(model)
         self.inputs: Inputs = read_inputs(path, model, options, set(self.weights))
+        self.assumed: dict[str, int] = {}  # If nodes that sizes decide -> the branch taken
         self.known = fixed_sizes(self.inputs)  # symbols that turned out to be something else
 
     def _weights(self, blobs: dict[str, tuple[int, int]]) -> dict[str, np.ndarray]:
@@ -81,11 +82,18 @@ class _Session:
     def run(self) -> ir.Program:
         errors = onnx_model.check_types(self.path, self.model)
         errors += onnx_model.check_operators(self.path, self.model, self._attributes)
+        first: CuvilError | None = None
         for _ in range(_MOST_RESTARTS):
             try:
                 return self._attempt(errors)
             except Constrain as fact:
                 self._learn(fact)
+            except CuvilError as error:
+                first = first or error
+                untried = [label for label, branch in self.assumed.items() if branch == 0]
+                if errors or not untried:
+                    raise first from None
+                self.assumed[untried[-1]] = 1
         raise fail(codes.BAD_NODE, "the model's sizes contradict each other", place=str(self.path))
 
     def _attributes(self, node: Any) -> dict[str, Any]:
@@ -121,7 +129,7 @@ class _Session:
         names = [n for n in self.inputs.ranges if n not in self.known]
         program.ranges = {n: self.inputs.ranges[n] for n in names}
         converter = Converter(program, self.path, self.reader)
-        converter.invented = self.inputs.invented
+        converter.invented, converter.assumed = self.inputs.invented, self.assumed
         with program, assuming(program.ranges):
             outputs = tuple(o.name for o in self.model.graph.output)
             block = ir.define_function(
@@ -130,12 +138,19 @@ class _Session:
             with ir.at_end(block):
                 results = self._body(converter, block)
             onnx_model.raise_all(errors + converter.errors)
+            self._check_complete(results)
             with ir.at_end(block):
                 values = [converter.value(r) for r in results if r is not None]
             ir.finish_function(block, values)
             used = {s for v in block.arguments for s in _symbols(v)}
         program.ranges = {n: r for n, r in program.ranges.items() if n in used}
         return program
+
+    def _check_complete(self, results: list[Val | None]) -> None:
+        """Every output has a value; one may lack it where a node gives an optional result to nobody."""
+        for info, value in zip(self.model.graph.output, results, strict=True):
+            if value is None:
+                raise fail(codes.BAD_NODE, f"output `{info.name}` is not computed", place=str(self.path))
 
     def _body(self, converter: Converter, block: Any) -> list[Val | None]:
         scope: dict[str, Val | None] = {n: Val.constant(a, n) for n, a in self.weights.items()}

@@ -41,6 +41,7 @@ class Converter:
         self.main: Any = None
         self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
         self.invented: set[str] = set()  # symbols that the model does not name itself
+        self.assumed: dict[str, int] = {}  # If nodes decided by what follows -> their branch
 
     # Values.
 
@@ -75,7 +76,7 @@ class Converter:
         seen: set[Any] = set()
 
         def visit(v: ir.Value) -> bool:
-            owner = ir.defining(v)
+            owner = None if isinstance(v.owner, mlir.Block) else v.owner
             if owner is None or len(needed) > _FOLD_OPS:
                 return False
             if owner in seen:
@@ -105,6 +106,10 @@ class Converter:
         elif other < 0:
             return
         raise Constrain(name, other)
+
+    def assume(self, label: str) -> int:
+        """The branch of an If that only one choice of makes a valid model; the first is tried first."""
+        return self.assumed.setdefault(label, 0)
 
     def _symbol(self, name: str) -> Dim:
         from cuvilc.dialect.dims import symbol  # noqa: PLC0415

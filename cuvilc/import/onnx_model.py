@@ -14,6 +14,7 @@ from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 from . import codes
 from ._table import find
+from .onnx_tensors import DTYPES, type_name
 from .onnx_wire import WireModel, corrupt
 
 OLDEST_OPSET = 7  # below, broadcasting and others mean something else
@@ -195,6 +196,10 @@ def check_types(path: Path, model: Any) -> list[Diagnostic]:
             if which not in ("tensor_type", None) and not (kind == "output" and _zip_map(model, info.name)):
                 word = which.removesuffix("_type").replace("_", " ")
                 found.append(Diagnostic(codes.BAD_TYPE, f"{kind} `{info.name}` is a {word}", place=str(path)))
+            elem = info.type.tensor_type.elem_type
+            if which == "tensor_type" and elem and elem not in DTYPES:
+                message = f"{kind} `{info.name}` is of type {type_name(elem)}"
+                found.append(Diagnostic(codes.BAD_TYPE, message, place=str(path)))
     for tensor in model.graph.sparse_initializer:
         message = f"weight `{tensor.values.name}` is sparse"
         found.append(Diagnostic(codes.BAD_TYPE, message, place=str(path)))

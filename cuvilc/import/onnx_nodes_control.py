@@ -25,6 +25,8 @@ def if_(n: Node) -> list[Any]:
     condition: Any = None if known is None or known.size != 1 else known.reshape(-1)[0]
     if condition is not None and not symbolic(condition):
         return n.converter.inner(branches[0 if condition else 1], n)
+    if condition is not None and _ranks_hang_on_sizes(n, branches):
+        return n.converter.inner(branches[n.converter.assume(n.label)], n)
     flag = reshape(n[0], ())
     draft = mlir.Operation.create(
         "ai.if", results=[], operands=[flag], attributes=segment_attrs(OPS["ai.if"], 1, 0), regions=2
@@ -34,6 +36,13 @@ def if_(n: Node) -> list[Any]:
         return [None] * n.results
     types = [_common(n, i, condition, *pair) for i, pair in enumerate(zip(*yielded, strict=True))]
     return _finish(draft, flag, types)
+
+
+def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
+    """Whether one branch only drops or adds axes of size 1, as scripted `squeeze` exports: then the model
+    is valid for sizes that lead to one branch alone, since what follows has one rank."""
+    kinds = [[node.op_type for node in graph.node if node.op_type != "Constant"] for graph in branches]
+    return any(k in (["Squeeze"], ["Unsqueeze"]) for k in kinds) and any(k in (["Identity"], []) for k in kinds)
 
 
 def _branch(n: Node, graph: Any, block: Any) -> list[TensorType] | None:

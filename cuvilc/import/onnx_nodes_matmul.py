@@ -23,20 +23,8 @@ def matmul(n: Node) -> ir.Value:
 
 
 def product(a: ir.Value, b: ir.Value) -> ir.Value:
-    """NumPy's matmul: vectors become matrices and lose the axis again."""
-    left, right = shape_of(a), shape_of(b)
-    if not left or not right:
-        raise ShapeError("a scalar cannot be multiplied as a matrix")
-    wide = ai(
-        "matmul", a if len(left) > 1 else reshape(a, (1, *left)),
-        b if len(right) > 1 else reshape(b, (*right, 1)), transpose_a=False, transpose_b=False,
-    )  # fmt: skip
-    sizes = list(shape_of(wide))
-    if len(right) == 1:
-        sizes.pop()
-    if len(left) == 1:
-        sizes.pop(-1 if len(right) == 1 else -2)
-    return reshape(wide, tuple(sizes))
+    """NumPy's matmul."""
+    return ai("matmul", a, b)
 
 
 @importer("Gemm")
@@ -147,9 +135,8 @@ def _contract(
         return reshape(value, (*lead, *(D.product(own[c] for c in part) for part in (first, second))))
 
     wide = ai(
-        "matmul", matrix(a, la, rows, summed), matrix(b, lb, summed, columns), transpose_a=False,
-        transpose_b=False,
-    )  # fmt: skip
+        "matmul", matrix(a, la, rows, summed), matrix(b, lb, summed, columns)
+    )
     letters = "".join(batch + rows + columns)
     return reshape(wide, tuple(sizes[c] for c in letters)), letters
 
@@ -171,14 +158,7 @@ def matmul_integer(n: Node) -> ir.Value:
     if zero_a is None and zero_b is not None:
         zero_a = ir.full(0, (), n.type(0).dtype)
     n.require_equal(n.shape(0)[-1], n.shape(1)[-2] if len(n.shape(1)) > 1 else n.shape(1)[0])
-    return ai("matmul_integer", n[0], n[1], _column(zero_a), zero_b)
-
-
-def _column(zero: ir.Value | None) -> ir.Value | None:
-    """A zero point per row of A stands as a column; one alone is a scalar."""
-    if zero is None or len(shape_of(zero)) != 1:
-        return zero
-    return reshape(zero, () if shape_of(zero) == (1,) else (*shape_of(zero), 1))
+    return ai("matmul_integer", n[0], n[1], zero_a, zero_b)
 
 
 @importer("Det")

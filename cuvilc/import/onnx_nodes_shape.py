@@ -17,6 +17,7 @@ from ._table import importer
 from .onnx_node import DataDependent, Node, ai, axis, cast, dtype_of, reshape, shape_of
 from .onnx_values import Val
 
+_FAR = 10**9  # exporters write "to the end" as a number this large or larger; no axis is that long
 SliceBounds = list[tuple[int, Dim, Dim, int]]  # (axis, start, size, step)
 
 
@@ -196,7 +197,7 @@ def _slice_axis(d: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
 def _from_end(x: Dim, d: Dim) -> Dim:
     """A negative position counts from the end."""
     lo, hi = V.bounds(x)
-    if lo >= 0:
+    if lo >= 0 or lo <= -_FAR:
         return x
     if hi < 0:
         return x + d
@@ -204,6 +205,8 @@ def _from_end(x: Dim, d: Dim) -> Dim:
 
 
 def _clamp(x: Dim, low: Dim, high: Dim) -> Dim:
+    if isinstance(x, int) and abs(x) >= _FAR and not isinstance(high, int):
+        return high if x > 0 else low
     return V.maximum(V.minimum(x, high), low)
 
 

@@ -1,0 +1,74 @@
+"""Attention and rotary embeddings (ai.onnx 23 and later)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, floordiv
+
+from ._table import importer
+from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
+
+
+@importer("Attention")
+def attention(n: Node) -> ir.Value:
+    """The plain form as one operation; caches and inner outputs by ONNX's own definition."""
+    if any(n.has(i) for i in (4, 5, 6)) or any(n.wants(i) for i in (1, 2, 3)):
+        raise UseDefinition
+    q, k, v = n[0], n[1], n[2]
+    flat = len(shape_of(q)) == 3
+    if flat:
+        heads, shared = n.attr("q_num_heads"), n.attr("kv_num_heads")
+        q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
+    width = shape_of(q)[3]
+    mask = _mask(n, q, k)
+    scale = n.attr("scale")
+    if scale is None:
+        if not isinstance(width, int):
+            raise UseDefinition
+        scale = width**-0.5
+    y = ai(
+        "attention", q, k, v, mask, scale=float(scale), causal=bool(n.attr("is_causal", 0)),
+        softcap=float(n.attr("softcap", 0.0)),
+    )  # fmt: skip
+    return join_heads(y) if flat else y
+
+
+def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
+    if not n.has(3):
+        return None
+    if n.shape(3)[-1] != shape_of(k)[2]:  # a short mask is extended by hidden columns
+        raise UseDefinition
+    mask = n[3]
+    return mask if dtype_of(mask) == "bool" else cast(mask, dtype_of(q))
+
+
+def split_heads(x: ir.Value, heads: int) -> ir.Value:
+    """[B, S, H·D] → [B, H, S, D]."""
+    b, s, width = shape_of(x)
+    wide = reshape(x, (b, s, heads, floordiv(width, heads)))
+    return ai("transpose", wide, perm=(0, 2, 1, 3))
+
+
+def join_heads(x: ir.Value) -> ir.Value:
+    """[B, H, S, D] → [B, S, H·D]."""
+    b, heads, s, width = shape_of(x)
+    return reshape(ai("transpose", x, perm=(0, 2, 1, 3)), (b, s, heads * width))
+
+
+@importer("RotaryEmbedding")
+def rotary_embedding(n: Node) -> ir.Value:
+    x = n[0]
+    flat = len(shape_of(x)) == 3
+    if flat:
+        x = split_heads(x, n.attr("num_heads"))
+    return _rotate(n, x, n[1], n[2], n.get(3), flat)
+
+
+def _rotate(n: Node, x: ir.Value, cos: ir.Value, sin: ir.Value, ids: Any, flat: bool) -> ir.Value:
+    if ids is not None:
+        cos, sin = (ai("gather", table, ids, axis=0) for table in (cos, sin))
+    dim: Dim = n.attr("rotary_embedding_dim", 0) or shape_of(x)[3]
+    y = ai("rotary_embedding", x, cos, sin, interleaved=bool(n.attr("interleaved", 0)), rotary_dim=dim)
+    return join_heads(y) if flat else y

@@ -1,0 +1,199 @@
+"""ai.onnx.ml: what scikit-learn and boosting libraries export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.op import ShapeError
+
+from ._table import importer, only
+from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_nodes_shape import concat_values, index_values
+from .onnx_trees import Forest, read_forest
+
+ML = "ai.onnx.ml"
+_POST = only(post_transform=("NONE", "SOFTMAX", "LOGISTIC"))
+
+
+def _float(x: ir.Value) -> ir.Value:
+    """Operators of ai.onnx.ml take any numbers and give float32."""
+    return x if dtype_of(x) == "float32" else cast(x, "float32")
+
+
+def _row(n: Node, values: Any, dtype: type = np.float32) -> ir.Value:
+    return n.constant(np.array(values, dtype))
+
+
+@importer("Scaler", domain=ML)
+def scaler(n: Node) -> ir.Value:
+    x = _float(n[0])
+    x = ai("elemwise_sub", x, _row(n, n.attr("offset", (0.0,))))
+    return ai("elemwise_mul", x, _row(n, n.attr("scale", (1.0,))))
+
+
+@importer("Normalizer", domain=ML)
+def normalizer(n: Node) -> ir.Value:
+    x = _float(n[0])
+    at = (len(shape_of(x)) - 1,)
+    match n.attr("norm", "MAX"):
+        case "L1":
+            norm = ai("reduce_sum", ai("abs", x), axes=at, keepdims=True)
+        case "L2":
+            norm = ai("sqrt", ai("reduce_sum", ai("elemwise_mul", x, x), axes=at, keepdims=True))
+        case _:
+            norm = ai("reduce_max", x, axes=at, keepdims=True)
+    zero = ai("equal", norm, scalar(0.0, norm))
+    return ai("elemwise_div", x, ai("where", zero, scalar(1.0, norm), norm))
+
+
+@importer("Imputer", domain=ML)
+def imputer(n: Node) -> ir.Value:
+    x, values = n[0], n.attr("imputed_value_floats")
+    if values is None:
+        values, old = n.attr("imputed_value_int64s"), n.attr("replaced_value_int64", 0)
+    else:
+        old = n.attr("replaced_value_float", 0.0)
+    missing = ai("is_nan", x) if old != old else ai("equal", x, scalar(old, x))
+    filled = ai("broadcast_to", n.constant(np.array(values, dtype_of(x))), shape=shape_of(x))
+    return ai("where", missing, filled, x)
+
+
+@importer("Binarizer", domain=ML)
+def binarizer(n: Node) -> ir.Value:
+    x = n[0]
+    return cast(ai("greater", x, scalar(n.attr("threshold", 0.0), x)), dtype_of(x))
+
+
+@importer("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(n: Node) -> ir.Value:
+    x = n[0]
+    x = x if len(shape_of(x)) > 1 else reshape(x, (1, *shape_of(x)))
+    indices = index_values(n[1])
+    count = 1
+    for d in shape_of(indices):
+        count = count * d  # type: ignore[assignment]
+    return ai("gather", x, reshape(indices, (count,)), axis=len(shape_of(x)) - 1)
+
+
+@importer("FeatureVectorizer", domain=ML)
+def feature_vectorizer(n: Node) -> ir.Value:
+    parts = [_float(v) for v in n.all()]
+    return concat_values([v if len(shape_of(v)) > 1 else reshape(v, (*shape_of(v), 1)) for v in parts], 1)
+
+
+@importer("OneHotEncoder", domain=ML)
+def one_hot_encoder(n: Node) -> ir.Value:
+    categories = n.attr("cats_int64s")
+    if categories is None:
+        raise ShapeError("string categories are not supported")
+    x = cast(n[0], "int64")
+    wide = reshape(x, (*shape_of(x), 1))
+    return cast(ai("equal", wide, _row(n, categories, np.int64)), "float32")
+
+
+@importer("ZipMap", domain=ML)
+def zip_map(n: Node) -> Any:
+    """A package gives the scores as the tensor they are; the map's keys go to the metadata."""
+    keys = n.attr("classlabels_int64s") or n.attr("classlabels_strings") or ()
+    n.converter.program.source.setdefault("class_labels", {})[n.proto.output[0]] = list(keys)
+    return n.val(0)
+
+
+def _transformed(scores: ir.Value, transform: str) -> ir.Value:
+    match transform:
+        case "SOFTMAX":
+            return ai("softmax", scores, axis=1)
+        case "LOGISTIC":
+            return ai("sigmoid", scores)
+    return scores
+
+
+@importer("LinearRegressor", domain=ML, refuse=_POST)
+def linear_regressor(n: Node) -> ir.Value:
+    targets = n.attr("targets", 1)
+    y = _linear(n, targets, n.attr("intercepts"))
+    return _transformed(y, n.attr("post_transform", "NONE"))
+
+
+def _linear(n: Node, rows: int, intercepts: Any) -> ir.Value:
+    x = _float(n[0])
+    x = x if len(shape_of(x)) > 1 else reshape(x, (1, *shape_of(x)))
+    weights = np.array(n.attr("coefficients"), np.float32).reshape(rows, -1)
+    y = ai("matmul", x, n.constant(np.ascontiguousarray(weights.T)))
+    return ai("elemwise_add", y, _row(n, intercepts)) if intercepts else y
+
+
+def _labels(n: Node, picked: ir.Value) -> ir.Value | None:
+    """The class label for each picked index; None for labels that are strings."""
+    labels = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
+    if labels is None:
+        if n.attr("classlabels_strings") and n.wants(0) and n.attr("classlabels_int64s") is None:
+            return None
+        return picked
+    if tuple(labels) == tuple(range(len(labels))):
+        return picked
+    return ai("gather", _row(n, labels, np.int64), picked, axis=0)
+
+
+def _count(n: Node) -> int:
+    names = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
+    return max(len(n.attr(name) or ()) for name in names)
+
+
+@importer("LinearClassifier", domain=ML, refuse=_POST)
+def linear_classifier(n: Node) -> list[Any]:
+    intercepts = n.attr("intercepts") or ()
+    rows = len(intercepts) or _count(n)
+    scores = _linear(n, rows, intercepts)
+    transform = n.attr("post_transform", "NONE")
+    if rows == 1 and _count(n) == 2:
+        return _binary(n, scores, transform, limit=0.5 if transform == "LOGISTIC" else 0.0)
+    picked = ai("arg_max", scores, axis=1, keepdims=False)
+    return [_labels(n, picked), _transformed(scores, transform)]
+
+
+def _binary(n: Node, score: ir.Value, transform: str, limit: float, positive: bool = False) -> list[Any]:
+    """Label and both classes' scores from the second class's; `positive`: it is a probability."""
+    result = _transformed(score, transform)
+    decided = ai("greater", result if limit == 0.5 else score, scalar(limit, score))
+    picked = reshape(cast(decided, "int64"), shape_of(score)[:1])
+    if transform == "LOGISTIC" or positive:
+        other = ai("elemwise_sub", scalar(1.0, result), result)
+    else:
+        other = ai("neg", result)
+    both = concat_values([other, result], 1)
+    return [_labels(n, picked), ai("softmax", both, axis=1) if transform == "SOFTMAX" else both]
+
+
+def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
+    x = n[0]
+    x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
+    arrays = forest.arrays(dtype_of(x))
+    return ai(
+        "tree_ensemble", x, *(n.constant(a) for a in arrays), aggregate=aggregate, targets=forest.targets
+    )
+
+
+@importer("TreeEnsembleRegressor", domain=ML, refuse=_POST)
+def tree_ensemble_regressor(n: Node) -> ir.Value:
+    forest = read_forest(n.attributes, "target", n.attr("n_targets", 1))
+    y = _ensemble(n, forest, n.attr("aggregate_function", "SUM").lower())
+    return _transformed(cast(y, "float32"), n.attr("post_transform", "NONE"))
+
+
+@importer("TreeEnsembleClassifier", domain=ML, refuse=_POST)
+def tree_ensemble_classifier(n: Node) -> list[Any]:
+    """Weights of one class alone, of two, mean a binary decision; as onnxruntime decides it."""
+    transform, classes = n.attr("post_transform", "NONE"), _count(n)
+    single = classes == 2 and len(set(n.attr("class_ids"))) == 1
+    forest = read_forest(n.attributes, "class", 1 if single else classes)
+    scores = cast(_ensemble(n, forest, "sum"), "float32")
+    if single:
+        positive = all(w >= 0 for w in forest.leaf_weight)
+        return _binary(n, scores, transform, limit=0.5 if positive else 0.0, positive=positive)
+    picked = ai("arg_max", scores, axis=1, keepdims=False)
+    return [_labels(n, picked), _transformed(scores, transform)]
+
