@@ -21,7 +21,7 @@ from cuvilc.dialect.ops._rules import (
     replaced,
     spell,
 )
-from cuvilc.dialect.types import DTYPES, TensorType, channel_block
+from cuvilc.dialect.types import DTYPES, TensorType
 
 INJECTIVE = ("injective",)
 
@@ -110,36 +110,6 @@ class BroadcastTo:
         sample("bool[]", shape=(5,), low=0, high=1),
         sample("int32[1]", shape=(0,)),
         sample("float32[2,3]", shape=(2, 3)),
-    )
-
-
-@op("ai.relayout", traits=INJECTIVE)
-class Relayout:
-    """x itself, in memory as `layout` says ("" is row-major)."""
-
-    x: Tensor
-    layout: str
-
-    def shape(x, *, layout):
-        if layout:
-            try:
-                channel_block(layout)
-            except ValueError as error:
-                raise ShapeError(str(error)) from None
-            letters = layout.rstrip("0123456789c")
-            need(len(letters) == x.rank, f"layout {layout!r} does not fit {spell(x.shape)}")
-        return x.with_(layout=layout)
-
-    def reference(x, *, layout):
-        return x
-
-    def element(k, i, x, *, layout):
-        return x[i]
-
-    samples = (
-        sample("float32[2,19,3,5]", layout="NCHW16c"),
-        sample("float32[1,8,7]", layout="NCW8c"),
-        sample("float32[2,3]", layout=""),
     )
 
 
@@ -289,7 +259,7 @@ class Pad:
 
 
 def _pad_source(k, mode, i, before, after, n):
-    """Where padded index i comes from. `before` is added in whole periods, so nothing is negative."""
+    """Where padded index i comes from; `before` whole periods are added: nothing is negative."""
     if isinstance(before, int) and isinstance(after, int) and before == after == 0:
         return i
     if mode == "edge":
@@ -403,7 +373,8 @@ class Trilu:
 class DepthToSpace:
     """Blocks of channels become block × block pixels.    (Shi et al. 2016, eq. 4)
 
-    x [N, C·b², H, W] → [N, C, H·b, W·b]; mode "DCR": channel = (row, column, c), "CRD": (c, row, column).
+    x [N, C·b², H, W] → [N, C, H·b, W·b]; a channel of x
+    is (row, column, c) in mode "DCR", (c, row, column) in "CRD".
     """
 
     x: Tensor
