@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ._error import CuvilError
-from ._model import Model, Outputs, Port
+from ._model import Model
 from ._package import load
+from ._port import Outputs, Port
 from ._trace import Event, Profile
 
 __version__ = "0.1.0"

@@ -34,8 +34,7 @@ static cuvil_status grow(cuvil_context *context, size_t bytes)
     void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
         return cuvil_fail(CUVIL_ERROR_MEMORY,
-                          "out of memory: these shapes need %zu bytes, of which "
-                          "%zu for each of %d threads",
+                          "out of memory: these shapes need %zu bytes (%zu for each of %d threads)",
                           bytes, context->scratch_stride, context->threads);
     if (bytes >= HUGE_PAGE_BYTES)
         madvise(block, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused where unsupported */

@@ -127,7 +127,7 @@ def test_dlpack_goes_in_and_out_without_a_copy(load):
     model = load(fake_models.mlp())
     x = batch(4)
     assert np.array_equal(model(OnlyDlpack(x)).y, model(x).y)
-    assert np.shares_memory(model._array(model.inputs[0], OnlyDlpack(x)), x)
+    assert np.shares_memory(model.inputs[0].array(OnlyDlpack(x)), x)
     y = model(x).y
     assert np.shares_memory(np.from_dlpack(y), y)
 
@@ -328,3 +328,40 @@ def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
     assert model.outputs[0].dtype.itemsize == 2
     assert np.array_equal(model(bits.view(model.inputs[0].dtype)).view(np.uint16), bits)
     assert "declares bfloat16" in refused("CUV605", model, bits.astype("f4")).message
+
+
+def sized(op: str, number: int) -> fake_models.Image:
+    """An arena of `n <op> number` bytes, or `number <op> n` for a division; y = x."""
+    image = fake_models.Image()
+    n = image.symbol("n", 0, 0)
+    x = image.port(fake_models.INPUT, "x", "int8", [n])
+    y = image.port(fake_models.OUTPUT, "y", "int8", [n])
+    operands = (image.const(number), n) if op == "floordiv" else (n, image.const(number))
+    image.arena_bytes = image.expr(op, *operands)
+    image.step(fake_models.COPY, buffers=[x, y])
+    return image
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "n", "code", "message"),
+    [
+        ("mul", 2**62, 2, "CUV606", "the size `n*4611686018427387904` overflows 64 bits for n = 2"),
+        ("floordiv", 100, 0, "CUV606", "the size `100//n` divides by zero for n = 0"),
+        ("mul", 2**50, 8, "CUV608", "out of memory: these shapes need 9007199254740"),
+    ],
+)
+def test_sizes_beyond_reason(load, op, number, n, code, message):
+    model = load(sized(op, number), threads=1)
+    assert message in refused(code, model, np.zeros(n, np.int8)).message
+    small = np.ones(1 if op == "floordiv" else 0, np.int8)
+    assert np.array_equal(model(small), small), "a refusal leaves the context usable"
+
+
+def test_output_beyond_memory(load):
+    image = fake_models.Image()
+    n = image.symbol("n", 0, 0)
+    image.arena_bytes = image.const(0)
+    image.port(fake_models.INPUT, "x", "int8", [n])
+    image.port(fake_models.OUTPUT, "y", "int8", [image.mul(n, image.const(2**50))])
+    message = refused("CUV608", load(image, threads=1), np.zeros(4, np.int8)).message
+    assert message == "no memory for output `y` of shape [4503599627370496]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import fake_models
 import numpy as np
 import pytest
-from fake_package import ROOT, RUNTIME, WARNINGS, compile_objects, link
+from fake_package import ROOT, RUNTIME, WARNINGS, compile_objects, link, seal
+from test_corruption import field, loops
 
 DRIVER = Path(__file__).parent / "driver.c"
 EXAMPLES = ROOT / "examples"
@@ -49,6 +51,26 @@ def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stderr == ""
+
+
+@pytest.mark.parametrize("sanitized", ["address"], indirect=True)
+def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path):
+    flags, objects = sanitized
+    program, damaged = tmp_path / "driver", tmp_path / "damaged"
+    link(fake_models.inert(), program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
+    whole = program.read_bytes()
+    start = whole.rindex(b"CUVILIMG")
+    rng, answers = random.Random(3), []
+    for _ in range(60):
+        place, image = field(whole[start:], rng)
+        damaged.unlink(missing_ok=True)
+        damaged.write_bytes(whole[:start] + seal(image))
+        damaged.chmod(0o755)
+        command = randomless([str(damaged), "infer" if loops(image) else "run"])
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (run.returncode, run.stderr) == (0, ""), f"byte {place}: {run.stderr[-3000:]}"
+        answers.append(run.stdout.strip())
+    assert set(answers) == {"ran", "refused"}
 
 
 def test_repeated_run_allocates_nothing(objects, tmp_path):
@@ -140,6 +162,23 @@ def test_cpp_example(make, tmp_path):
     assert "error 605: input `flag` is float32, the model declares bool" in failed.stderr
     text = run_example(program, make(floats()) / "model.so")
     assert text == "y: 1 1 1\n"
+
+
+def test_truncated_library_is_refused_by_the_library_itself(make, tmp_path):
+    """The dynamic linker maps a file cut short without complaint; reading it would be a SIGBUS."""
+    image = fake_models.mlp()
+    image.weight(np.zeros(1 << 18, np.float32))
+    library = make(image) / "model.so"
+    program = tmp_path / "run"
+    command = ["cc", "-I", "runtime/include", "examples/c/run.c", "-o", str(program)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    whole = library.read_bytes()
+    for cut in (1 << 13, len(whole) - whole.rindex(b"CUVILIMG")):
+        library.unlink()
+        library.write_bytes(whole[:-cut])
+        run = subprocess.run([program, library], capture_output=True, text=True)
+        assert run.returncode == 1
+        assert "truncated package: the image has" in run.stderr
 
 
 def floats() -> fake_models.Image:

@@ -1,0 +1,147 @@
+"""Inputs and outputs: what a model declares, and what a caller may give for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ._error import CuvilError
+from ._native import DTYPES, INT64_MAX, TensorInfo
+
+
+class Port:
+    """An input or output: `name`, `dtype`, `dims` and `ranges`.
+
+    `dims` holds ints, and for dynamic axes the symbol or expression as a string; `ranges` holds
+    (lowest, highest) of each axis, highest None when unbounded. A bfloat16 port has the dtype of
+    ml_dtypes where that is installed, else uint16: the raw bits.
+    """
+
+    __slots__ = (
+        "_package",
+        "_role",
+        "dims",
+        "dtype",
+        "dtype_name",
+        "dtype_number",
+        "name",
+        "ranges",
+    )
+
+    def __init__(self, info: TensorInfo, role: str, package: str) -> None:
+        rank = range(info.rank)
+        self._role, self._package = role, package
+        self.name: str = info.name.decode(errors="replace")
+        self.dtype_number: int = info.dtype
+        self.dtype_name = DTYPES[info.dtype]
+        self.dtype: np.dtype[Any] = _dtype(self.dtype_name)
+        self.dims: tuple[int | str, ...] = tuple(
+            info.dims[i] if info.symbols[i] is None else info.symbols[i].decode(errors="replace")
+            for i in rank
+        )
+        self.ranges: tuple[tuple[int, int | None], ...] = tuple(
+            (info.lo[i], None if info.hi[i] == INT64_MAX else info.hi[i]) for i in rank
+        )
+
+    def __repr__(self) -> str:
+        dims = []
+        for dim, (low, high) in zip(self.dims, self.ranges, strict=True):
+            bounds = f"={low}..{'' if high is None else high}"
+            dims.append(str(dim) + (bounds if isinstance(dim, str) and dim.isidentifier() else ""))
+        return f"{self.name}: {self.dtype_name}[{', '.join(dims)}]"
+
+    def fail(
+        self, code: str, message: str, help: str = "", cause: Exception | None = None
+    ) -> NoReturn:
+        raise CuvilError(code, message, f"{self._package}: {self._role} {self!r}", help) from cause
+
+    def array(self, value: Any) -> np.ndarray:
+        """The value as a contiguous array of this input's dtype, without a copy where possible."""
+        array = value if isinstance(value, np.ndarray) else self._convert(value)
+        if array.dtype != self.dtype:
+            self._check_dtype(array.dtype)
+        flags = array.flags
+        return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
+
+    def target(self, array: np.ndarray) -> np.ndarray:
+        """The array, when this output can be written to it."""
+        if not isinstance(array, np.ndarray):
+            self.fail("CUV604", f"output `{self.name}`: {type(array).__name__} is no NumPy array")
+        if array.dtype != self.dtype:
+            self._check_dtype(array.dtype)
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable):
+            self.fail("CUV607", f"output `{self.name}` must be C-contiguous, aligned and writable")
+        return array
+
+    def empty(self, dims: list[int]) -> np.ndarray:
+        """A new array for this output."""
+        try:
+            return np.empty(dims, self.dtype)
+        except MemoryError as error:
+            self.fail("CUV608", f"no memory for output `{self.name}` of shape {dims}", "", error)
+
+    def _convert(self, value: Any) -> np.ndarray:
+        kind = type(value).__name__
+        try:
+            if hasattr(value, "__dlpack__"):
+                return np.from_dlpack(value)
+            if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+                return np.asarray(value)
+        except Exception as error:  # a foreign object may raise anything
+            self.fail(
+                "CUV604",
+                f"input `{self.name}`: {kind} does not become an array: {error}",
+                "give a plain tensor in host memory (with torch: `x.detach().cpu()`)",
+                error,
+            )
+        help = f"np.asarray(value, np.{self.dtype})"
+        self.fail("CUV604", f"input `{self.name}` is a {kind}, not an array", help)
+
+    def _check_dtype(self, dtype: np.dtype[Any]) -> None:
+        if self.dtype_name == "bfloat16" and dtype == np.uint16:
+            return
+        order = "" if dtype.isnative else "byte-swapped "
+        self.fail(
+            "CUV605",
+            f"{self._role} `{self.name}` is {order}{dtype.name}, "
+            f"the model declares {self.dtype_name}",
+            f"`{self.name}.astype(np.{self.dtype})` converts" if self._role == "input" else "",
+        )
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            name = "uint16"
+        else:
+            dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return dtype
+    return np.dtype(name)
+
+
+class Outputs(tuple[np.ndarray, ...]):
+    """Several results in the model's order; `outputs["name"]` and `outputs.name` work too."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, values: Mapping[str, np.ndarray]) -> Outputs:
+        self = super().__new__(cls, values.values())
+        self.names = tuple(values)
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name == "names" or name not in self.names:
+            raise AttributeError(name)
+        value: np.ndarray = self[self.names.index(name)]
+        return value
+
+    def __repr__(self) -> str:
+        return f"Outputs({', '.join(f'{n}={v!r}' for n, v in zip(self.names, self, strict=True))})"
