@@ -111,8 +111,7 @@ class Emitter:
         return self.builder.scalar(value)
 
     def _computed(self, value: Value) -> Accessor:
-        operation = ir.defining(value)
-        assert operation is not None
+        operation = value.owner.operation  # an operation: every argument has its accessor from the start
         declared = ir.definition(operation)
         element = declared.facet("element") if declared else None
         if element is None:
@@ -124,11 +123,10 @@ class Emitter:
         def load(index: tuple[Any, ...]) -> Any:
             scope = self.builder.scope()
             for known, result, where in memo:
-                if where == scope and self._same(known, index):
+                if self.builder.visible(where) and self._same(known, index):
                     return result
             result = self.k.let(element(self.k, index, *operands, **attrs))
-            if self.k.hoists():
-                memo.append((index, result, scope))
+            memo.append((index, result, scope))
             return result
 
         return Accessor(t, self.extents(t.shape), load)
