@@ -244,7 +244,7 @@ class Converter:
                 defaults.setdefault(name, attribute_value(attribute.default_value, self.reader.read))
         self.context.append(defaults | node.attributes)
         try:
-            versions = {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+            versions = node.opsets | {normal_domain(o.domain): int(o.version) for o in body.opset_import}
             for index, proto in enumerate(body.node):
                 if any(name and name not in scope for name in proto.input):
                     proto = _without_missing(proto, scope)
@@ -282,11 +282,26 @@ def function_body(schema: Any, node: Node) -> Any:
         return None
     types = [type_proto(v).SerializeToString() for v in node.inputs]
     text = schema.get_context_dependent_function_with_opset_version(
-        version, node.proto.SerializeToString(), types
+        version, _resolved(node).SerializeToString(), types
     )
     body = onnx.FunctionProto()
     body.ParseFromString(text)
     return body
+
+
+def _resolved(node: Node) -> Any:
+    """The node with references to a calling function's attributes replaced by their values."""
+    import onnx  # noqa: PLC0415
+
+    copy = type(node.proto)()
+    copy.CopyFrom(node.proto)
+    for a in list(copy.attribute):
+        if a.ref_attr_name:
+            copy.attribute.remove(a)
+            value = node.attributes.get(a.name)
+            if value is not None and not isinstance(value, np.ndarray):
+                copy.attribute.append(onnx.helper.make_attribute(a.name, value))
+    return copy
 
 
 def type_proto(val: Val | None) -> Any:

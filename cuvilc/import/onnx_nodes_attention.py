@@ -11,10 +11,18 @@ from ._table import importer
 from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
 
 
+_PLAIN_ATTRIBUTES = {
+    "is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap", "softmax_precision",
+    "qk_matmul_output_mode",
+}  # fmt: skip
+
+
 @importer("Attention")
 def attention(n: Node) -> ir.Value:
     """The plain form as one operation; caches and inner outputs by ONNX's own definition."""
     if any(n.has(i) for i in (4, 5, 6)) or any(n.wants(i) for i in (1, 2, 3)):
+        raise UseDefinition
+    if not n.attributes.keys() <= _PLAIN_ATTRIBUTES:  # windows and what later opsets add
         raise UseDefinition
     q, k, v = n[0], n[1], n[2]
     flat = len(shape_of(q)) == 3
@@ -40,8 +48,9 @@ def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
         return None
     if n.shape(3)[-1] != shape_of(k)[2]:  # a short mask is extended by hidden columns
         raise UseDefinition
-    mask = n[3]
-    return mask if dtype_of(mask) == "bool" else cast(mask, dtype_of(q))
+    if n.type(3).dtype == "bool":  # a row with all hidden is 0 by ONNX, NaN by ai.attention
+        raise UseDefinition
+    return cast(n[3], dtype_of(q))
 
 
 def split_heads(x: ir.Value, heads: int) -> ir.Value:

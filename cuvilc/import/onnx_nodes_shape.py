@@ -358,7 +358,13 @@ def depth_to_space(n: Node) -> ir.Value:
 
 @importer("SpaceToDepth")
 def space_to_depth(n: Node) -> ir.Value:
-    return ai("space_to_depth", n[0], block=n.attr("blocksize"))
+    x, block = n[0], n.attr("blocksize")
+    if n.attr("mode", "DCR") == "DCR":
+        return ai("space_to_depth", x, block=block)
+    batch, c, h, w = shape_of(x)
+    h, w = D.floordiv(h, block), D.floordiv(w, block)
+    parts = ai("transpose", reshape(x, (batch, c, h, block, w, block)), perm=(0, 1, 3, 5, 2, 4))
+    return reshape(parts, (batch, c * block * block, h, w))
 
 
 @importer("Pad", since=2)

@@ -1,0 +1,153 @@
+"""The operator cases of ONNX's backend suite: iterate, import, run, compare. `make conformance` uses it too.
+
+A case ends as "passed", "failed" (wrong, or a crash) or "refused" (a diagnostic; the text says why).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from cuvilc.diagnostics import CuvilError
+from cuvilc.dialect.interpret import interpret
+from tests.tolerances import mismatch
+
+SMALL = 16  # elements of an input that is made a constant at most
+Runner = Callable[[Any, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model of the suite with its inputs and expected outputs, by name."""
+
+    name: str
+    model: onnx.ModelProto
+    data: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
+
+    @property
+    def operator(self) -> str:
+        return str(self.model.graph.node[0].op_type)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended, and why if it did not pass."""
+
+    name: str
+    operator: str
+    kind: str  # passed, failed, refused
+    reason: str = ""
+
+
+def iter_cases(names: Callable[[str], bool] = lambda name: True) -> Iterator[Case]:
+    """Every case of the suite whose name is wanted. Takes seconds: onnx computes them anew."""
+    from onnx.backend.test.case.node import collect_testcases  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in collect_testcases(None):
+            if names(case.name):
+                yield Case(case.name, case.model, tuple(_data(case.model, d) for d in case.data_sets))
+
+
+def _data(model: onnx.ModelProto, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs, outputs = data
+    return (
+        dict(zip((i.name for i in model.graph.input), map(_array, inputs), strict=False)),
+        dict(zip((o.name for o in model.graph.output), map(_array, outputs), strict=False)),
+    )
+
+
+def _array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def freeze_small_inputs(case: Case) -> onnx.ModelProto:
+    """The case's model with small vectors and scalars as constants.
+
+    The suite passes shapes, axes and the like as inputs, where models have constants. Only a case that is
+    refused as data-dependent is tried so.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    inputs = case.data[0][0]
+    for info in list(model.graph.input):
+        array = inputs.get(info.name)
+        if isinstance(array, np.ndarray) and array.ndim <= 1 and array.size <= SMALL:
+            model.graph.input.remove(info)
+            model.graph.initializer.append(numpy_helper.from_array(array, info.name))
+    return model
+
+
+def run_case(case: Case, run: Runner = interpret) -> Outcome:
+    """Import the case's model, run it, compare every output with the expected one."""
+    try:
+        program = _import(case, case.model)
+    except CuvilError as error:
+        if not any(d.code == "CUV109" for d in error.diagnostics):
+            return Outcome(case.name, case.operator, "refused", _first_line(error))
+        try:
+            program = _import(case, freeze_small_inputs(case))
+        except CuvilError as again:
+            return Outcome(case.name, case.operator, "refused", _first_line(again))
+    try:
+        for inputs, wanted in case.data:
+            found = run(program, inputs)
+            wrong = _compare(found, wanted)
+            if wrong:
+                return Outcome(case.name, case.operator, "failed", wrong)
+    except Exception as error:  # noqa: BLE001  (a crash is a result here)
+        return Outcome(case.name, case.operator, "failed", f"{type(error).__name__}: {error}")
+    return Outcome(case.name, case.operator, "passed")
+
+
+def _import(case: Case, model: onnx.ModelProto) -> Any:
+    registry = import_module("cuvilc.import.registry")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{case.name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return registry.load(path)
+
+
+def _first_line(error: CuvilError) -> str:
+    d = error.diagnostics[0]
+    return f"{d.code} {d.message}"
+
+
+def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, Any]) -> str:
+    for name, want in wanted.items():
+        wrong = mismatch(np.asarray(found[name]), np.asarray(want))
+        if wrong:
+            return f"{name}: {wrong}"
+    return ""
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Counts by operator and in all, then what failed and what was refused."""
+    lines = []
+    for kind in ("failed", "refused"):
+        for o in outcomes:
+            if o.kind == kind:
+                lines.append(f"{kind:8} {o.name}: {o.reason[:150]}")
+    counts = {k: sum(o.kind == k for o in outcomes) for k in ("passed", "failed", "refused")}
+    return "\n".join([*lines, ", ".join(f"{n} {k}" for k, n in counts.items())])
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    cases = iter_cases(lambda name: not wanted or any(w in name for w in wanted))
+    print(table([run_case(case) for case in cases]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""How far a result may be from the reference: one table for every test, by dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Largest error relative to the output's scale (its greatest finite magnitude). None: must be equal.
+RELATIVE: dict[str, float | None] = {
+    "float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2,
+}  # fmt: skip
+QUANTISED_STEPS = 1  # an 8-bit result may fall on the neighbouring step where a value lies between two
+
+
+def mismatch(
+    found: np.ndarray, wanted: np.ndarray, quantised: bool = False, loosen: float = 1.0
+) -> str:
+    """What differs by the table, or nothing. NaN agrees with NaN. `loosen` multiplies the table's limit."""
+    if found.shape != wanted.shape:
+        return f"shape {found.shape}, not {wanted.shape}"
+    if found.dtype != wanted.dtype:
+        return f"dtype {found.dtype}, not {wanted.dtype}"
+    limit = RELATIVE.get(found.dtype.name)
+    if limit is None:
+        return _whole(found, wanted, QUANTISED_STEPS if quantised else 0)
+    limit *= loosen
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return "NaN in other places"
+    special = ~np.isfinite(b) | ~np.isfinite(a)
+    if not np.array_equal(a[special], b[special], equal_nan=True):
+        return "infinities in other places"
+    finite = np.where(special, 0.0, b)
+    error = np.abs(np.where(special, 0.0, a) - finite).max(initial=0.0)
+    scale = np.abs(finite).max(initial=0.0)
+    if error > limit * max(scale, 1e-6):
+        return f"error {error:.3g} at scale {scale:.3g}, allowed {limit:g} of it"
+    return ""
+
+
+def _whole(found: np.ndarray, wanted: np.ndarray, steps: int) -> str:
+    if found.dtype == bool or found.dtype.kind not in "iu":
+        wrong = int((found != wanted).sum())
+    else:
+        wrong = int((np.abs(found.astype(np.int64) - wanted.astype(np.int64)) > steps).sum())
+    return f"{wrong} of {wanted.size} elements differ" if wrong else ""
