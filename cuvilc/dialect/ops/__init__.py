@@ -1,4 +1,4 @@
-"""Every operation of the dialect, one file per family. The folder is the table: each file is imported."""
+"""Every operation of the dialect, one file per family; the folder is the table."""
 
 from importlib import import_module
 from pkgutil import iter_modules

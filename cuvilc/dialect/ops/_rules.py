@@ -49,7 +49,7 @@ def need_integer(t: TensorType, what: str) -> None:
 
 
 def need_number(t: TensorType, what: str = "x") -> None:
-    need(t.dtype != "bool", f"{what} must be numbers, not bool; cast it, or use a logical operation")
+    need(t.dtype != "bool", f"{what} must be numbers, not bool; cast it or use a logical one")
 
 
 def need_same_dtype(*types: TensorType) -> None:

@@ -64,17 +64,13 @@ def windows(
         (c - 1) * s + d * (size - 1) + 1 if c else 0
         for c, size, s, d in zip(counts, kernel, strides, dilations, strict=True)
     ]
-    lengths = [
-        max(span, p + n) for span, p, n in zip(spans, pads_begin, x.shape[2:], strict=True)
-    ]
+    lengths = [max(span, p + n) for span, p, n in zip(spans, pads_begin, x.shape[2:], strict=True)]
     padded = np.full((*x.shape[:2], *lengths), fill, x.dtype)
     inner = tuple(slice(p, p + n) for p, n in zip(pads_begin, x.shape[2:], strict=True))
     padded[(..., *inner)] = x
     for place in product(*map(range, kernel)):
         starts = [d * at for d, at in zip(dilations, place, strict=True)]
-        cut = tuple(
-            slice(b, b + s * c, s) for b, s, c in zip(starts, strides, counts, strict=True)
-        )
+        cut = tuple(slice(b, b + s * c, s) for b, s, c in zip(starts, strides, counts, strict=True))
         yield place, padded[(..., *cut)]
 
 

@@ -28,8 +28,8 @@ class Attention:
 
     q [B, H, S, D], k [B, G, T, D], v [B, G, T, E] → [B, H, S, E]; H is a multiple of G, and head h
     uses key head h // (H/G). The mask broadcasts to [B, H, S, T]: floats are added, a false bool
-    hides. `causal` hides t > s. `softcap` c > 0 makes scores c·tanh(scores/c) before the mask. A row
-    with everything hidden gives NaN, as softmax does.
+    hides. `causal` hides t > s. `softcap` c > 0 makes scores c·tanh(scores/c) before the mask.
+    A row with everything hidden gives NaN, as softmax does.
     """
 
     q: Tensor

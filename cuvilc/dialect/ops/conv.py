@@ -51,7 +51,7 @@ def _check_layout(layout: str) -> str:
 
 @op("ai.conv")
 class Conv:
-    """Convolution (as networks say it: cross-correlation), plus bias.    (Dumoulin & Visin 2016, §2)
+    """Convolution (in networks: cross-correlation), plus bias.    (Dumoulin & Visin 2016, §2)
 
     x [N, C, n..], w [O, C/groups, k..], bias [O] → [N, O, m..] with m as in _windows.window_counts.
     y[b, o, i] = bias[o] + Σ_{c, k} x[b, g·C/groups + c, i·s + k·d - p] · w[o, c, k], where g is the
@@ -76,9 +76,7 @@ class Conv:
         need(whole, f"{o} output channels do not divide into {groups} groups")
         if bias is not None:
             need_shape(bias, (o,), "bias")
-        counts = window_counts(
-            x.shape[2:], tuple(kernel), strides, pads_begin, pads_end, dilations
-        )
+        counts = window_counts(x.shape[2:], tuple(kernel), strides, pads_begin, pads_end, dilations)
         return TensorType((x.shape[0], o, *counts), x.dtype, _check_layout(out_layout))
 
     def reference(x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout):
@@ -104,9 +102,7 @@ class Conv:
         where, conditions = window_index(
             k, rest, place, x.shape[2:], strides, pads_begin, pads_end, dilations, False
         )
-        load = guarded(
-            k, conditions, lambda: x[(batch, channel, *where)], k.const(0, x.dtype)
-        )
+        load = guarded(k, conditions, lambda: x[(batch, channel, *where)], k.const(0, x.dtype))
         return load * w[(o, *r)]
 
     def finish(k, i, total, x, w, bias, **attrs):
@@ -141,7 +137,8 @@ class Conv:
 class ConvTranspose:
     """The transpose of ai.conv as a linear map, plus bias.    (Dumoulin & Visin 2016, §4)
 
-    x [N, C, n..], w [C, O/groups, k..] → [N, O, s·(n - 1) + output_padding + d·(k - 1) + 1 - p - q].
+    x [N, C, n..], w [C, O/groups, k..] → [N, O, m..], m = s·(n - 1) + e + d·(k - 1) + 1 - p - q,
+    e = output_padding (zeros when empty).
     y[b, o, j] = bias[o] + Σ x[b, c, i] · w[c, o, k] over all i, k with i·s + k·d - p = j.
     """
 
@@ -186,9 +183,7 @@ class ConvTranspose:
                 for d, at, s, n in zip(dilations, place, strides, x.shape[2:], strict=True)
             )
             total[(..., *target)] += np.einsum("ngc...,gco->ngo...", parts, taps)
-        kept = tuple(
-            slice(p, n - q) for p, n, q in zip(pads_begin, full, pads_end, strict=True)
-        )
+        kept = tuple(slice(p, n - q) for p, n, q in zip(pads_begin, full, pads_end, strict=True))
         y = total[(..., *kept)]
         y = y.reshape(x.shape[0], o * groups, *y.shape[3:])
         return y if bias is None else y + bias.reshape(-1, *[1] * len(kernel))
@@ -206,8 +201,9 @@ class ConvTranspose:
             o = k.mod(o, w.shape[1])
             channel = group * k.floordiv(w.shape[0], groups) + channel
         where, conditions = [], []
-        axes = zip(rest, place, w.shape[2:], x.shape[2:], strides, pads_begin, dilations, strict=True)
-        for j, at, size, n, s, p, d in axes:
+        axes = zip(rest, place, w.shape[2:], x.shape[2:], strict=True)
+        steps = zip(strides, pads_begin, dilations, strict=True)
+        for (j, at, size, n), (s, p, d) in zip(axes, steps, strict=True):
             lead = (size - 1) * d  # whole strides added, so that nothing is negative
             spread = j + p - at * d + lead * s
             source = k.floordiv(spread, s)

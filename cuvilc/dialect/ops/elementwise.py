@@ -14,8 +14,6 @@ from cuvilc.dialect.ops._rules import (
     broadcast_shapes,
     need,
     need_dtype,
-    need_float,
-    need_integer,
     need_number,
     need_same_dtype,
     need_word,
@@ -104,6 +102,8 @@ class ElemwiseSub:
         return lhs - rhs
 
     def element(k, i, lhs, rhs, *, broadcast, rounding):
+        if rounding == "rtne":
+            return lhs.at(i) - rhs.at(i)
         return k.add(lhs.at(i), -rhs.at(i), rounding)
 
     samples = (

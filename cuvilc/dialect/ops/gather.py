@@ -229,7 +229,7 @@ class ScatterND:
 
 @op("ai.one_hot", traits=("injective",))
 class OneHot:
-    """A new axis of size `depth` in place `axis`: values[1] where it equals the index, else values[0].
+    """A new axis of size `depth` at `axis`: values[1] where it equals the index, else values[0].
 
     An index in [-depth, 0) counts from the end; one beyond selects nothing.
     """

@@ -34,9 +34,7 @@ def _product_shape(a: TensorType, b: TensorType, transpose_a: bool, transpose_b:
     batch_a, m, k_a = _matrix(a, transpose_a, "a")
     batch_b, k_b, n = _matrix(b, transpose_b or vector_b, "b")
     if not may_equal(k_a, k_b):
-        raise ShapeError(
-            f"a {spell(a.shape)} has {k_a} columns, b {spell(b.shape)} has {k_b} rows"
-        )
+        raise ShapeError(f"a {spell(a.shape)} has {k_a} columns, b {spell(b.shape)} has {k_b} rows")
     batch = broadcast_shapes(TensorType(batch_a), TensorType(batch_b))
     return (*batch, *(() if vector_a else (m,)), *(() if vector_b else (n,)))
 

@@ -60,15 +60,15 @@ def _forest(aggregate: str, modes: tuple[int, int, int], missing: int):
 
 @op("ai.tree_ensemble")
 class TreeEnsemble:
-    """The trees' leaves for each row of x, folded per target, plus `base`.    (Breiman 2001, def. 1.1)
+    """The trees' leaves for each row of x, folded per target, plus `base`. (Breiman 2001)
 
-    x [N, F] → [N, targets]. Node n (arrays [nodes]): mode 0 is a leaf, else x[feature] compares with
-    `threshold` by mode 1 ≤, 2 <, 3 ≥, 4 >, 5 =, 6 ≠; true leads to true_child, false to false_child. A NaN
-    leads to true_child where missing[n] ≠ 0 (uint8); else it compares, and false leads as said.
-    A leaf gives the pairs (leaf_target, leaf_weight) number true_child … false_child - 1. `roots`
-    [trees] are the first nodes. A tree ends in a leaf: children come after their node, which the
-    importer ensures. aggregate: "sum", "average" (sum / trees), "min", "max" of the weights that reach a
-    target; 0 where none does. base [targets].
+    x [N, F] → [N, targets]. Node n (arrays [nodes]): mode 0 is a leaf, else x[feature] compares to
+    `threshold` by mode 1 ≤, 2 <, 3 ≥, 4 >, 5 =, 6 ≠; true leads to true_child, false to
+    false_child. A NaN also leads to true_child where missing[n] (uint8) is not 0. A leaf gives the
+    pairs (leaf_target, leaf_weight) from number true_child up to, not with, false_child. roots
+    [trees] are the first nodes; a child's number is above its parent's, so a walk ends. aggregate:
+    "sum", "average" (sum / trees), "min", "max" of the weights that reach a target, 0 if none does;
+    then base [targets] is added.
     """
 
     x: Tensor

@@ -8,6 +8,7 @@ from cuvilc.dialect.dims import equal
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._rules import (
     broadcast_shapes,
+    may_equal,
     need,
     need_axis,
     need_float,
@@ -28,7 +29,7 @@ def _check_tail(x: TensorType, t: TensorType, axis: int, what: str) -> None:
     """A scale or shift broadcasts to the normalised axes."""
     tail = x.shape[axis:]
     shape = broadcast_shapes(TensorType(tail), TensorType(t.shape))
-    fits = len(shape) == len(tail) and all(equal(a, b) != 0 for a, b in zip(shape, tail, strict=True))
+    fits = len(shape) == len(tail) and all(map(may_equal, shape, tail))
     need(fits, f"{what} {spell(t.shape)} must broadcast to the normalised axes {spell(tail)}")
 
 
@@ -76,7 +77,7 @@ class LayerNorm:
 
 @op("ai.rms_norm")
 class RmsNorm:
-    """x / √(mean(x²) + eps) · scale over axes `axis` and later.    (Zhang & Sennrich 2019, eq. 4)"""
+    """x / √(mean(x²) + eps) · scale over axes `axis` and later.  (Zhang & Sennrich 2019, eq. 4)"""
 
     x: Tensor
     scale: Tensor

@@ -1,4 +1,4 @@
-"""Pools over sliding windows of [N, C, spatial...], and normalisation across channels; layout stays."""
+"""Pools over windows of [N, C, spatial...], and normalisation across channels; layout stays."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def _pooled_type(
     need_length(kernel, spatial, "kernel")
     need_positive(kernel, "kernel")
     need_windows(spatial, strides, pads_begin, pads_end, dilations)
-    counts = window_counts(
-        x.shape[2:], kernel, strides, pads_begin, pads_end, dilations, ceil_mode
-    )
+    counts = window_counts(x.shape[2:], kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
     return x.with_(shape=(*x.shape[:2], *counts))
 
 
@@ -114,9 +112,7 @@ class AvgPool:
     ceil_mode: bool = False
     count_include_pad: bool = False
 
-    def shape(
-        x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, count_include_pad
-    ):
+    def shape(x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, count_include_pad):
         need_float(x)
         return _pooled_type(x, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
 

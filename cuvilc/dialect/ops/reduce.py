@@ -315,7 +315,7 @@ class CumSum:
 class TopK:
     """The `k` greatest (or least) elements along `axis` and their int64 indices.
 
-    They come in order; of equal elements the lower index is first. `sorted = false` allows any order.
+    They come in order, of equal ones the lower index first; `sorted = false` allows any order.
     """
 
     x: Tensor

@@ -34,7 +34,7 @@ class Resize:
     half_pixel (i + ½)/s - ½; pytorch_half_pixel the same, but 0 for an output of 1; asymmetric i/s;
     align_corners i·(n - 1)/(m - 1); half_pixel_symmetric half_pixel, centred when n·s is not whole.
     s = scales[axis], else m/n. An axis with m = n and s = 1 is left alone.
-    nearest takes the element at c rounded as `nearest` says; linear weighs the 2 neighbours, cubic 4 by
+    nearest takes the element at c rounded as `nearest` says; linear weighs 2 neighbours, cubic 4 by
     Keys' kernel with a = cubic_a (Keys 1981, eq. 4). Beyond the edge lies the edge's element;
     exclude_outside (cubic) gives it weight 0 instead and rescales the others.
     """

@@ -2,10 +2,10 @@
 
 Common to all: x [T, B, I] time-major, w [D, G·H, I], r [D, G·H, H], bias [D, 2·G·H] (input biases,
 then recurrent ones), D directions, G gates, H = `hidden`. y [T, D, B, H]. seq_lens int32 [B]: a row
-stops after its length, where y is 0 and the state stays; a negative length means all of T. A reverse
-direction starts at a row's last step. Middle operands are given as zeros (seq_lens as -1) when only
-a later one matters. activations: names per direction, as in ONNX; alphas and betas: their parameters
-by position, None for the default.
+stops after its length, where y is 0 and the state stays; a negative length means all of T. A
+reverse direction starts at a row's last step. Middle operands are given as zeros (seq_lens as -1)
+when only a later one matters. activations: names per direction, as in ONNX; alphas and betas:
+their parameters by position, None for the default.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], float, floa
 }
 
 
-def activation_functions(names, alphas, betas, clip: float | None) -> list[Callable[[Array], Array]]:
+def activation_functions(
+    names, alphas, betas, clip: float | None
+) -> list[Callable[[Array], Array]]:
     """The activations by position, their input clipped to [-clip, clip]."""
     functions = []
     for n, name in enumerate(names):
@@ -111,9 +113,7 @@ def run_direction(
         alive = t < lengths
         at = np.where(alive, lengths - 1 - t, 0) if reverse else np.full(batch, t)
         new = step(x[at, rows], states)
-        states = tuple(
-            np.where(alive[:, None], n, s) for n, s in zip(new, states, strict=True)
-        )
+        states = tuple(np.where(alive[:, None], n, s) for n, s in zip(new, states, strict=True))
         y[at[alive], rows[alive]] = states[0][alive]
     return y, states
 
@@ -140,7 +140,8 @@ class LSTM:
     """Long short-term memory; gates in the order i, o, f, c.    (Gers & Schmidhuber 2000, §2)
 
     i, o, f = f(x·Wᵀ + h·Rᵀ + p ⊙ c + b); c' = f ⊙ c + i ⊙ g(..); h' = o ⊙ h(c'), where o sees c'.
-    peephole [D, 3H] is p for i, o, f. input_forget: f = 1 - i. Results: y, h [D, B, H], c [D, B, H].
+    peephole [D, 3H] is p for i, o, f. input_forget: f = 1 - i.
+    Results: y, h [D, B, H], c [D, B, H].
     """
 
     x: Tensor

@@ -37,9 +37,7 @@ class Reshape:
         need_not_negative(shape, "shape")
         before, after = product(x.shape), product(shape)
         if not may_equal(before, after):
-            raise ShapeError(
-                f"{spell(x.shape)} has {before} elements, {spell(shape)} has {after}"
-            )
+            raise ShapeError(f"{spell(x.shape)} has {before} elements, {spell(shape)} has {after}")
         return TensorType(shape, x.dtype)
 
     def reference(x, *, shape):
@@ -115,7 +113,7 @@ class BroadcastTo:
 
 @op("ai.slice", traits=INJECTIVE)
 class Slice:
-    """y[i] = x[starts + i · steps], of shape `sizes`; starts are in range, steps may be negative."""
+    """y[i] = x[starts + i · steps], of shape `sizes`; starts lie in x, steps may be negative."""
 
     x: Tensor
     starts: tuple

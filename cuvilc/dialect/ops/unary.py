@@ -58,7 +58,7 @@ _NUMBERS = (sample("float32[3,5]"), sample("int32[7]", low=-9, high=9), sample("
 _unary(
     "abs", "|x|.", np.abs, lambda k, v, c: k.abs(v), *_NUMBERS, sample("uint8[3]", low=0, high=255)
 )
-_unary("neg", "-x.", np.negative, lambda k, v, c: -v, *_NUMBERS)
+_unary("neg", "-x.", np.negative, lambda k, v, c: -v, *_NUMBERS, dtypes=(*SIGNED, *FLOATS))
 _unary(
     "sign", "-1, 0 or 1 as x is negative, zero or positive; NaN stays.", np.sign,
     lambda k, v, c: k.select(k.gt(v, c(0)), c(1), k.select(k.lt(v, c(0)), -c(1), v)),

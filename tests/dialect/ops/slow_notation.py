@@ -27,7 +27,7 @@ def compute_dtype(dtype: str) -> str:
 
 
 class V:
-    """A value: a NumPy scalar that combines only with its own dtype (or ints, if it is an index)."""
+    """A NumPy scalar that combines only with its own dtype, or with ints if it is an index."""
 
     def __init__(self, value: Any, dtype: str) -> None:
         self.dtype = dtype

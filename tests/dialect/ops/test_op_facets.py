@@ -8,6 +8,7 @@ from one_op import all_samples, build, operand_arrays, operand_types, result_typ
 from slow_notation import Fault, lower
 
 from cuvilc.dialect.op import OPS
+from cuvilc.dialect.types import TensorType, dtype_name
 
 SAMPLES = [
     (name, n, s) for name, n, s in all_samples() if {"element", "term"} & set(OPS[name].facets)
@@ -42,8 +43,6 @@ def _lower(name, *arrays, **attrs):
 
 
 def build_type(array):
-    from cuvilc.dialect.types import TensorType, dtype_name
-
     return TensorType(array.shape, dtype_name(array.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Every operation, on every sample: it verifies, survives its text, and means what its type says."""
+"""Every operation on every sample: it verifies, survives its text, and keeps its type's word."""
 
 from __future__ import annotations
 
