@@ -7,13 +7,13 @@ that vectorise, each with the source of its formula and its error; tests/targets
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import tvm
 from tvm import tirx
 
 from cuvilc.dialect.types import TensorType, channel_block
+from cuvilc.targets.math import Math
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const
 
 WIDE = {"float16": "float32", "bfloat16": "float32"}
@@ -60,12 +60,11 @@ def _i64(value: Any) -> PrimExpr:
     return const(value) if isinstance(value, int) else value
 
 
-class Notation:
+class Notation(Math):
     """`k` in the facets of the dialect's operations; builds into one KernelBuilder."""
 
     def __init__(self, builder: KernelBuilder) -> None:
         self.builder = builder
-        self._conditional = 0  # inside a guard nothing is hoisted into a `let`
 
     # ---- memory
 
@@ -119,12 +118,8 @@ class Notation:
         return Accessor(t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype))
 
     def let(self, value: Any) -> Any:
-        """Compute once; inside a guard the expression stays where it is."""
-        return value if self._conditional else self.builder.let(value)
-
-    def hoists(self) -> bool:
-        """Whether values are computed outside of any guard, so that they can be shared."""
-        return not self._conditional
+        """Name a value: it is computed once."""
+        return self.builder.let(value)
 
     # ---- values
 
@@ -138,7 +133,7 @@ class Notation:
         """Convert as C does; a narrower float format rounds to nearest even, to bool is `!= 0`."""
         source = _dtype(value)
         if dtype == "bool":
-            return value if source == "bool" else value != const(0, source)
+            return value if source == "bool" else unequal(value, const(0, source))
         if dtype == "float16":
             return tirx.Cast("float32", tirx.Cast("float16", value if source == "float32" else tirx.Cast("float32", value)))
         if dtype == "bfloat16":
@@ -245,21 +240,15 @@ class Notation:
 
     def guard(self, condition: Any, load: Callable[[], Any], value: Any) -> Any:
         """load() where the condition holds, else `value`; load() is not evaluated otherwise."""
-        if isinstance(condition, tirx.IntImm):
-            return load() if condition.value else value
-        if isinstance(condition, bool):
-            return load() if condition else value
-        self.builder.require_uniform(condition)
-        with self.conditional():
-            loaded = load()
-        value = self.const(value, _dtype(loaded)) if isinstance(value, (int, float)) else value
-        return tirx.if_then_else(condition, loaded, value)
-
-    @contextmanager
-    def conditional(self) -> Any:
-        self._conditional += 1
-        yield
-        self._conditional -= 1
+        if isinstance(condition, tvm.ir.Expr):
+            condition = self.builder.simplify(condition)
+        if isinstance(condition, (bool, tirx.IntImm)):
+            holds = condition if isinstance(condition, bool) else bool(condition.value)
+            return load() if holds else value
+        constant = isinstance(value, (int, float))
+        return self.builder.pick(
+            condition, load, (lambda dtype: self.const(value, dtype)) if constant else value
+        )
 
     def lt(self, a: Any, b: Any) -> Any:
         return _i64(a) < _i64(b)
@@ -274,10 +263,10 @@ class Notation:
         return _i64(a) >= _i64(b)
 
     def eq(self, a: Any, b: Any) -> Any:
-        return tirx.EQ(_i64(a), _i64(b))
+        return tirx.EQ(_comparable(a), _comparable(b))
 
     def ne(self, a: Any, b: Any) -> Any:
-        return tirx.NE(_i64(a), _i64(b))
+        return unequal(_comparable(a), _comparable(b))
 
     def both(self, a: Any, b: Any) -> Any:
         return tirx.And(a, b)
@@ -307,15 +296,26 @@ class Notation:
         return a >> b
 
     def fault_unless(self, condition: Any, kind: str) -> None:
-        """Record a kernel fault when the condition is false. Inside a guard nothing can be recorded."""
-        if self._conditional:
-            return
+        """Record a kernel fault when the condition is false."""
         with self.builder.when(tirx.Not(condition)):
             self.builder.fault(FAULTS[kind])
 
     def clamp_index(self, i: Any, n: Any) -> Any:
         """An index that surely lies in [0, n)."""
         return tirx.max(tirx.min(_i64(i), _i64(n) - const(1)), const(0))
+
+
+def unequal(a: Any, b: Any) -> PrimExpr:
+    """a != b, true for NaN as IEEE 754 says: TVM's own NE is false there."""
+    if not _dtype(a).startswith("float"):
+        return tirx.NE(a, b)
+    return tirx.EQ(tirx.Cast("int8", tirx.EQ(a, b)), const(0, "int8"))
+
+
+def _comparable(value: Any) -> PrimExpr:
+    """LLVM compares vectors of bool only as integers."""
+    value = _i64(value)
+    return tirx.Cast("int8", value) if _dtype(value) == "bool" else value
 
 
 def _dtype(value: Any) -> str:

@@ -44,6 +44,7 @@ class Region:
     arguments: list[Value] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    scalars: tuple[Dim, ...] = ()  # sizes that the launch passes anyway, in this order
 
     @staticmethod
     def of(program: Program, function: Operation) -> Region:
@@ -74,6 +75,8 @@ class Emitter:
         self.region = region
         self.builder = KernelBuilder(name)
         self.k = Notation(self.builder)
+        for size in region.scalars:
+            self.builder.scalar(size)
         self._accessors: dict[Value, Accessor] = {
             v: self.k.operand(ir.type_of(v), i) for i, v in enumerate(region.arguments)
         }

@@ -9,7 +9,7 @@ costs 4 ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,6 +64,7 @@ class KernelBuilder:
         self._buffers: dict[int, Buffer] = {}
         self._head: list[tirx.Stmt] = []
         self._blocks: list[list[tirx.Stmt]] = [[]]
+        self._scopes: list[int] = [0]  # identities of the open blocks
         self._scalar_vars: dict[Expr, PrimExpr] = {}
         self._scratch_offset: Dim = 0
         self._llvm: list[str] = [_ARGUMENT]
@@ -181,22 +182,48 @@ class KernelBuilder:
             return value
         # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and a chain of
         # shared subexpressions then grows exponentially. Memory they leave alone; LLVM makes registers of it.
-        dtype = str(value.ty.dtype)
-        stored = "int8" if dtype == "bool" else dtype
-        lane, lanes = self._lane
-        cell = tirx.decl_buffer((lanes,), stored, name=f"{name}{self._next()}", scope="local")
-        self.emit(tirx.AllocBuffer(cell))
-        if self._lane_vars is not None:
-            self._lane_vars.add(cell.name)
-        self.emit(tirx.BufferStore(cell, tirx.Cast("int8", value) if dtype == "bool" else value, [lane]))
-        loaded = tirx.BufferLoad(cell, [lane])
-        loaded = loaded != const(0, "int8") if dtype == "bool" else loaded
+        cell = self._cell(str(value.ty.dtype), name)
+        self._put(cell, value)
+        loaded = self._get(cell, str(value.ty.dtype))
         self._cells[id(loaded)] = loaded
         return loaded
 
+    def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
+        """inside() where a uniform condition holds, else `otherwise` (a value, or a function of the dtype)."""
+        self.require_uniform(condition)
+        with self._block() as statements:
+            value = inside()
+            dtype = str(value.ty.dtype)
+            cell = self._cell(dtype, "v", self._blocks[-2])
+            self._put(cell, value)
+        self._put(cell, otherwise(dtype) if callable(otherwise) else otherwise)
+        self.emit(tirx.IfThenElse(condition, _sequence(statements), None))
+        return self._get(cell, dtype)
+
+    def _cell(self, dtype: str, name: str, block: list[tirx.Stmt] | None = None) -> Buffer:
+        """Memory for one value, or one a lane inside a vectorised loop."""
+        stored = "int8" if dtype == "bool" else dtype
+        cell = tirx.decl_buffer((self._lane[1],), stored, name=f"{name}{self._next()}", scope="local")
+        (self._blocks[-1] if block is None else block).append(tirx.AllocBuffer(cell))
+        if self._lane_vars is not None:
+            self._lane_vars.add(cell.name)
+        return cell
+
+    def _put(self, cell: Buffer, value: PrimExpr) -> None:
+        stored = tirx.Cast("int8", value) if str(value.ty.dtype) == "bool" else value
+        self.emit(tirx.BufferStore(cell, stored, [self._lane[0]]))
+
+    def _get(self, cell: Buffer, dtype: str) -> PrimExpr:
+        loaded = tirx.BufferLoad(cell, [self._lane[0]])
+        return loaded != const(0, "int8") if dtype == "bool" else loaded
+
     def scope(self) -> int:
         """Identifies the innermost open block: values named in it are visible there."""
-        return id(self._blocks[-1])
+        return self._scopes[-1]
+
+    def visible(self, scope: int) -> bool:
+        """Whether values named in the block `scope` can be used here."""
+        return scope in self._scopes
 
     def same(self, a: PrimExpr, b: PrimExpr) -> bool:
         """Structural equality of two expressions."""
@@ -233,8 +260,10 @@ class KernelBuilder:
     def _block(self) -> Iterator[list[tirx.Stmt]]:
         statements: list[tirx.Stmt] = []
         self._blocks.append(statements)
+        self._scopes.append(self._next())
         yield statements
         self._blocks.pop()
+        self._scopes.pop()
 
     def _next(self) -> int:
         self._count += 1
