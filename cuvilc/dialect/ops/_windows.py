@@ -50,7 +50,7 @@ def window_counts(
             count = count - 1 + less((count - 1) * s, n + p)
         else:
             count = room // s + 1
-        fits = not isinstance(count, int) or count >= 0
+        fits = not isinstance(room, int) or room >= 0
         need(fits, f"a window of {size} (dilation {d}) does not fit {n} padded by {p} and {q}")
         counts.append(count)
     return tuple(counts)

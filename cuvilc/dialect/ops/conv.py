@@ -165,7 +165,7 @@ class ConvTranspose:
         sizes = _transposed_sizes(
             x.shape[2:], kernel, strides, pads_begin, pads_end, dilations, extra
         )
-        fits = all(not isinstance(n, int) or n >= 0 for n in sizes)
+        fits = all(not isinstance(n, int) or n >= 1 for n in sizes)
         need(fits, f"the padding {spell(pads_begin)}, {spell(pads_end)} leaves nothing")
         return TensorType((x.shape[0], o * groups, *sizes), x.dtype)
 

@@ -175,12 +175,12 @@ def _coordinate(words: Any, i: Any, n: Any, m: Any, scale: float | None, kind: s
     ratio = words.div(resized, size) if scale is None else real(float(scale))
     if kind == "asymmetric":
         return words.div(at, ratio)
-    pixel = words.div(at + half, ratio) - half
-    if kind == "pytorch_half_pixel":
-        return words.select(words.eq(resized, one), real(0.0), pixel)
+    place = words.div(at + half, ratio)
     if kind == "half_pixel_symmetric":
-        return half * size * (one - words.div(resized, ratio * size)) + pixel
-    return pixel
+        return half * size * (one - words.div(resized, ratio * size)) + place - half
+    if kind == "pytorch_half_pixel":
+        return words.select(words.eq(resized, one), real(0.0), place - half)
+    return place - half
 
 
 def _taps(

@@ -435,9 +435,11 @@ def _tree_ensemble(arrays, attrs):
     tree = np.searchsorted(roots, np.arange(len(mode)), side="right") - 1
     ids = np.arange(len(mode)) - roots[tree]
     is_leaf = mode == 0
-    child = lambda t: [
-        0 if leaf else int(v - roots[w]) for v, leaf, w in zip(t, is_leaf, tree, strict=True)
-    ]  # noqa: E501, E731
+
+    def child(numbers):
+        steps = np.where(is_leaf, 0, numbers - roots[tree])
+        return steps.tolist()
+
     pairs = [(n, p) for n in np.flatnonzero(is_leaf) for p in range(true[n], false[n])]
     attributes = {
         "n_targets": attrs["targets"], "aggregate_function": attrs["aggregate"].upper(),
