@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, substitute
+from cuvilc.dialect.dims import substitute
 from cuvilc.dialect.types import TensorType
 from cuvilc.diagnostics import CuvilError, fail
 
 from . import codes, onnx_model, onnx_wire
 from .onnx_convert import Converter
 from .onnx_inputs import Inputs, fixed_sizes, read_inputs
-from .onnx_node import Constrain, attribute_value
+from .onnx_node import Constrain, attribute_value, symbols_of
 from .onnx_tensors import TensorReader
 from .onnx_values import Val, assuming
 from .registry import ImportOptions
@@ -77,7 +77,9 @@ class _Session:
         self.known = fixed_sizes(self.inputs)  # symbols that turned out to be something else
 
     def _weights(self, blobs: dict[str, tuple[int, int]]) -> dict[str, np.ndarray]:
-        return {t.name: self.reader.read(t, blobs.get(t.name)) for t in self.model.graph.initializer}
+        return {
+            t.name: self.reader.read(t, blobs.get(t.name)) for t in self.model.graph.initializer
+        }
 
     def run(self) -> ir.Program:
         errors = onnx_model.check_types(self.path, self.model)
@@ -102,13 +104,18 @@ class _Session:
 
     def _learn(self, fact: Constrain) -> None:
         if fact.value is not None:
-            self.known = {n: substitute(d, {fact.symbol: fact.value}) for n, d in self.known.items()}
+            self.known = {
+                n: substitute(d, {fact.symbol: fact.value}) for n, d in self.known.items()
+            }
             self.known[fact.symbol] = fact.value
             self._check_fixed(fact)
         else:
             lo, hi = self.inputs.ranges[fact.symbol]
             assert fact.greatest is not None
-            self.inputs.ranges[fact.symbol] = (lo, fact.greatest if hi is None else min(hi, fact.greatest))
+            self.inputs.ranges[fact.symbol] = (
+                lo,
+                fact.greatest if hi is None else min(hi, fact.greatest),
+            )
 
     def _check_fixed(self, fact: Constrain) -> None:
         lo, hi = self.inputs.ranges[fact.symbol]
@@ -142,7 +149,7 @@ class _Session:
             with ir.at_end(block):
                 values = [converter.value(r) for r in results if r is not None]
             ir.finish_function(block, values)
-            used = {s for v in block.arguments for s in _symbols(v)}
+            used = {s for v in block.arguments for s in symbols_of(ir.type_of(v).shape)}
         program.ranges = {n: r for n, r in program.ranges.items() if n in used}
         return program
 
@@ -150,7 +157,9 @@ class _Session:
         """Every output has a value; one may lack it where a node gives an optional result to nobody."""
         for info, value in zip(self.model.graph.output, results, strict=True):
             if value is None:
-                raise fail(codes.BAD_NODE, f"output `{info.name}` is not computed", place=str(self.path))
+                raise fail(
+                    codes.BAD_NODE, f"output `{info.name}` is not computed", place=str(self.path)
+                )
 
     def _body(self, converter: Converter, block: Any) -> list[Val | None]:
         scope: dict[str, Val | None] = {n: Val.constant(a, n) for n, a in self.weights.items()}
@@ -160,8 +169,3 @@ class _Session:
         graph = self.model.graph
         return converter.graph(graph, scope, self.opsets, converter.place(graph.name or "main"))
 
-
-def _symbols(value: ir.Value) -> set[str]:
-    from .onnx_node import symbols_of  # noqa: PLC0415
-
-    return symbols_of(ir.type_of(value).shape)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr
+from cuvilc.dialect.dims import Dim, Expr, size, symbol
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
 from cuvilc.diagnostics import CuvilError, Diagnostic
@@ -22,7 +23,7 @@ from ._table import find
 from .onnx_known import RULES
 from .onnx_model import describe, normal_domain, refusal, schema_function, sort
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
-from .onnx_tensors import TensorReader
+from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val
 
 Scope = MutableMapping[str, "Val | None"]  # None: something before it failed, so this is not known
@@ -50,7 +51,9 @@ class Converter:
         if val.ssa is not None:
             return val.ssa
         with ExitStack() as stack:
-            if self.depth:  # inside a branch: build before everything, as the value may be used outside
+            if (
+                self.depth
+            ):  # inside a branch: build before everything, as the value may be used outside
                 stack.enter_context(mlir.InsertionPoint.at_block_begin(self.main))
             stack.enter_context(ir.named(val.key))
             built = val.materialise(self.program)
@@ -65,7 +68,8 @@ class Converter:
 
     def array(self, val: Val) -> np.ndarray | None:
         """The typed array of a constant, also of a small one that operations compute from constants."""
-        if val.content is None and val.type.is_static and np.prod(val.shape, dtype=float) <= MAX_KNOWN:
+        small = val.type.is_static and size(val.shape) <= MAX_KNOWN
+        if val.content is None and small:
             assert val.ssa is not None
             val.content = self._fold(val.ssa)
         return val.array
@@ -102,7 +106,7 @@ class Converter:
             if not str(other).isidentifier():
                 return
             if name not in self.invented and str(other) in self.invented:
-                raise Constrain(str(other), self._symbol(name))
+                raise Constrain(str(other), symbol(name))
         elif other < 0:
             return
         raise Constrain(name, other)
@@ -110,11 +114,6 @@ class Converter:
     def assume(self, label: str) -> int:
         """The branch of an If that only one choice of makes a valid model; the first is tried first."""
         return self.assumed.setdefault(label, 0)
-
-    def _symbol(self, name: str) -> Dim:
-        from cuvilc.dialect.dims import symbol  # noqa: PLC0415
-
-        return symbol(name)
 
     # Nodes.
 
@@ -129,7 +128,9 @@ class Converter:
                 found[a.name] = attribute_value(a, self.reader.read)
         return found
 
-    def graph(self, graph: Any, scope: Scope, opsets: dict[str, int], place: str) -> list[Val | None]:
+    def graph(
+        self, graph: Any, scope: Scope, opsets: dict[str, int], place: str
+    ) -> list[Val | None]:
         """Import a graph's nodes into `scope`, which holds its inputs and weights; its outputs."""
         for index, node in sort(graph, frozenset(scope), place):
             self.node(index, node, scope, opsets, place)
@@ -137,7 +138,7 @@ class Converter:
 
     def inner(self, graph: Any, node: Node) -> list[Val | None]:
         """Import a graph inside a node: it sees the values around it, its own stay inside."""
-        scope: Scope = ChainMap({}, node.scope)  # type: ignore[arg-type]
+        scope: Scope = ChainMap({}, node.scope)
         for tensor in graph.initializer:
             scope[tensor.name] = Val.constant(self.reader.read(tensor), tensor.name)
         return self.graph(graph, scope, node.opsets, f"{node.place}/{graph.name or node.label}")
@@ -145,7 +146,9 @@ class Converter:
     def place(self, graph: str) -> str:
         return f"{self.path}: graph `{graph}`"
 
-    def node(self, index: int, proto: Any, scope: Scope, opsets: dict[str, int], place: str) -> None:
+    def node(
+        self, index: int, proto: Any, scope: Scope, opsets: dict[str, int], place: str
+    ) -> None:
         """Import one node: its outputs enter `scope`, or an error enters the list."""
         inputs = [scope[name] if name else None for name in proto.input]
         failed = any(name and scope[name] is None for name in proto.input)
@@ -176,7 +179,9 @@ class Converter:
             code = codes.BAD_NODE
         self.errors.append(
             Diagnostic(
-                code, message, place=f"{node.place}, {describe(index, node.proto)}",
+                code,
+                message,
+                place=f"{node.place}, {describe(index, node.proto)}",
                 evidence=signature(node),
             )  # fmt: skip
         )
@@ -214,15 +219,22 @@ class Converter:
         return [Val.known(np.asarray(a), self._known_dtype(node), node.label) for a in arrays]
 
     def _known_dtype(self, node: Node) -> str:
-        if node.op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not"):
+        if node.op in (
+            "Equal",
+            "Less",
+            "Greater",
+            "LessOrEqual",
+            "GreaterOrEqual",
+            "And",
+            "Or",
+            "Not",
+        ):
             return "bool"
         if node.op == "NonZero":
             return "int64"
         if node.op == "Where":
             return node.type(1).dtype
         if node.op == "Cast":
-            from .onnx_tensors import DTYPES  # noqa: PLC0415
-
             return DTYPES[node.attr("to")].name
         if node.op == "ConstantOfShape":
             value = node.attr("value")
@@ -241,10 +253,14 @@ class Converter:
         defaults = {a.name: attribute_value(a, self.reader.read) for a in body.attribute_proto}
         for name, attribute in schema.attributes.items():
             if attribute.default_value.type:
-                defaults.setdefault(name, attribute_value(attribute.default_value, self.reader.read))
+                defaults.setdefault(
+                    name, attribute_value(attribute.default_value, self.reader.read)
+                )
         self.context.append(defaults | node.attributes)
         try:
-            versions = node.opsets | {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+            versions = node.opsets | {
+                normal_domain(o.domain): int(o.version) for o in body.opset_import
+            }
             for index, proto in enumerate(body.node):
                 if any(name and name not in scope for name in proto.input):
                     proto = _without_missing(proto, scope)
@@ -267,8 +283,6 @@ def _without_missing(proto: Any, scope: Scope) -> Any:
 
 def function_body(schema: Any, node: Node) -> Any:
     """The FunctionProto for these operands, or None."""
-    import onnx  # noqa: PLC0415
-
     if schema.has_function:
         version = max((v for v in schema.function_opset_versions if v <= node.opset), default=None)
         text = None if version is None else schema.get_function_with_opset_version(version)
@@ -291,8 +305,6 @@ def function_body(schema: Any, node: Node) -> Any:
 
 def _resolved(node: Node) -> Any:
     """The node with references to a calling function's attributes replaced by their values."""
-    import onnx  # noqa: PLC0415
-
     copy = type(node.proto)()
     copy.CopyFrom(node.proto)
     for a in list(copy.attribute):
@@ -306,11 +318,13 @@ def _resolved(node: Node) -> Any:
 
 def type_proto(val: Val | None) -> Any:
     """The value's type for onnx's function builders."""
-    import onnx  # noqa: PLC0415
-
     t = onnx.TypeProto()
     if val is not None:
-        dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(val.type.dtype)) if val.dtype != "bfloat16" else 16
+        dtype = (
+            onnx.helper.np_dtype_to_tensor_dtype(np.dtype(val.type.dtype))
+            if val.dtype != "bfloat16"
+            else 16
+        )
         shape = [d if isinstance(d, int) else None for d in val.shape]
         t = onnx.helper.make_tensor_type_proto(dtype, shape)
     return t
@@ -327,4 +341,3 @@ def signature(node: Node) -> str:
         for name, v in zip(node.proto.input, node.inputs, strict=True)
     )
     return f"{', '.join('%' + o for o in node.proto.output)} = {node.op}({inputs})"
-

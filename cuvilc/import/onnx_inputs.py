@@ -89,7 +89,9 @@ def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -
     given = options.shapes.get(info.name)
     if not tensor.HasField("shape"):
         if given is None:
-            raise _error(path, inputs, f"input `{info.name}` has no shape in the model: give --shape")
+            raise _error(
+                path, inputs, f"input `{info.name}` has no shape in the model: give --shape"
+            )
         return TensorType(
             tuple(
                 inputs.name_size("", f"{info.name}_{i}") if d is None else d for i, d in enumerate(given)
@@ -120,7 +122,9 @@ def _declared_size(d: Any, fallback: str, inputs: Inputs) -> Dim:
 def _fix(path: Path, inputs: Inputs, name: str, i: int, size: Dim, fixed: int) -> None:
     """Record that --shape fixes a size: a symbol gets a range of one number."""
     if fixed < 0 or (isinstance(size, int) and size != fixed):
-        raise _error(path, inputs, f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}")
+        raise _error(
+            path, inputs, f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}"
+        )
     if not isinstance(size, int):
         _set_range(path, inputs, str(size), fixed, fixed)
 
@@ -147,4 +151,3 @@ def _check_shape_names(path: Path, options: ImportOptions, inputs: Inputs) -> No
 def fixed_sizes(inputs: Inputs) -> dict[str, Dim]:
     """Symbols whose range is one number."""
     return {n: lo for n, (lo, hi) in inputs.ranges.items() if lo == hi}
-

@@ -17,7 +17,7 @@ from . import onnx_values as V
 from .onnx_tensors import DTYPES
 
 if TYPE_CHECKING:
-    from ._table import Node
+    from .onnx_node import Node
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -127,9 +127,9 @@ def _slice(node: Node, x: np.ndarray, *_: Any) -> np.ndarray:
 
     index = [slice(None)] * x.ndim
     for axis, start, size, step in slice_bounds(node, x.shape):
-        if V.symbolic(start, size):
+        if not isinstance(start, int) or not isinstance(size, int):
             raise V.Unknown
-        picked = [start + k * step for k in range(int(size))]
+        picked = [start + k * step for k in range(size)]
         index[axis] = np.array(picked, dtype=np.int64)  # type: ignore[call-overload]
         x = x[tuple(index)]
         index[axis] = slice(None)
@@ -207,14 +207,17 @@ def _split(node: Node, x: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
     from .onnx_nodes_shape import split_sizes  # noqa: PLC0415  (it imports this module)
 
     axis = node.attr("axis", 0)
-    sizes = split_sizes(node, x.shape[axis])
-    if V.symbolic(*sizes):
+    sizes = [s for s in split_sizes(node, x.shape[axis]) if isinstance(s, int)]
+    if len(sizes) < node.results:
         raise V.Unknown
-    return tuple(np.split(x, np.cumsum([int(s) for s in sizes])[:-1], axis=axis))
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
 
 
 _FOLDS: dict[str, Callable[..., Any]] = {
-    "ReduceProd": V.mul, "ReduceSum": V.add, "ReduceMin": V.low, "ReduceMax": V.high,
+    "ReduceProd": V.mul,
+    "ReduceSum": V.add,
+    "ReduceMin": V.low,
+    "ReduceMax": V.high,
 }
 
 

@@ -35,7 +35,25 @@ def parse(path: Path, wire: WireModel) -> Any:
         raise corrupt(path, str(error).split("\n")[0], 0, len(wire.buffer)) from None
     if not model.HasField("graph"):
         raise corrupt(path, "it has no graph", len(wire.buffer), len(wire.buffer))
+    if not all(isinstance(name, str) for name in _names(model)):
+        raise corrupt(path, "a name is not UTF-8", 0, len(wire.buffer))
     return model
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """Every name in the model; protobuf gives bytes for one that is not UTF-8."""
+    yield from (o.domain for o in model.opset_import)
+    yield from (model.producer_name, model.producer_version)
+    graphs = [model.graph]
+    for graph in graphs:  # grows while it is read
+        yield graph.name
+        yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (a.name for a in node.attribute)
+            graphs += [a.g for a in node.attribute if a.HasField("g")]
+        for info in graph.input:
+            yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
 
 
 def opsets(model: Any) -> dict[str, int]:
@@ -82,7 +100,9 @@ def inline(path: Path, model: Any) -> Any:
     try:
         return inliner.inline_local_functions(model)
     except Exception as error:  # onnx raises bare RuntimeError and its own
-        raise fail(codes.BAD_GRAPH, f"its functions cannot be inlined: {error}", place=str(path)) from None
+        raise fail(
+            codes.BAD_GRAPH, f"its functions cannot be inlined: {error}", place=str(path)
+        ) from None
 
 
 def upgrade(path: Path, model: Any) -> Any:
@@ -126,7 +146,9 @@ def _makers(graph: Any, place: str) -> dict[str, int]:
         for name in filter(None, node.output):
             if name in makers or name in taken or name in weights:
                 raise fail(
-                    codes.BAD_GRAPH, f"value `{name}` is made twice", place=f"{place}, {describe(index, node)}"
+                    codes.BAD_GRAPH,
+                    f"value `{name}` is made twice",
+                    place=f"{place}, {describe(index, node)}",
                 )
             makers[name] = index
     for names in (taken, weights):
@@ -169,7 +191,9 @@ def _order(graph: Any, waiting: dict[int, set[int]], place: str) -> list[int]:
     if len(order) < len(graph.node):
         circle = _circle(waiting, {i for i, n in left.items() if n})
         names = " -> ".join(describe(i, graph.node[i]) for i in circle)
-        raise fail(codes.BAD_GRAPH, "nodes depend on each other in a circle", place=place, evidence=names)
+        raise fail(
+            codes.BAD_GRAPH, "nodes depend on each other in a circle", place=place, evidence=names
+        )
     return order
 
 
@@ -193,9 +217,13 @@ def check_types(path: Path, model: Any) -> list[Diagnostic]:
     for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
         for info in infos:
             which = info.type.WhichOneof("value")
-            if which not in ("tensor_type", None) and not (kind == "output" and _zip_map(model, info.name)):
+            if which not in ("tensor_type", None) and not (
+                kind == "output" and _zip_map(model, info.name)
+            ):
                 word = which.removesuffix("_type").replace("_", " ")
-                found.append(Diagnostic(codes.BAD_TYPE, f"{kind} `{info.name}` is a {word}", place=str(path)))
+                found.append(
+                    Diagnostic(codes.BAD_TYPE, f"{kind} `{info.name}` is a {word}", place=str(path))
+                )
             elem = info.type.tensor_type.elem_type
             if which == "tensor_type" and elem and elem not in DTYPES:
                 message = f"{kind} `{info.name}` is of type {type_name(elem)}"
@@ -238,14 +266,18 @@ def refusal(node: Any, versions: dict[str, int], attributes: Any) -> str | None:
 def schema_function(domain: str, op: str, opset: int) -> Any:
     """The schema of an operator that ONNX itself defines by others; else None."""
     try:
-        schema = defs.get_schema(op, max(opset, 1), domain)
+        schema: Any = defs.get_schema(op, max(opset, 1), domain)
     except defs.SchemaError:
         return None
     return schema if schema.has_function or schema.has_context_dependent_function else None
 
 
 def _missing(
-    path: Path, key: tuple[str, str, str], where: list[tuple[str, int, Any]], versions: dict[str, int], rest: int
+    path: Path,
+    key: tuple[str, str, str],
+    where: list[tuple[str, int, Any]],
+    versions: dict[str, int],
+    rest: int,
 ) -> Diagnostic:
     domain, op, reason = key
     graph, index, node = where[0]

@@ -177,7 +177,7 @@ def ai(name: str, *operands: ir.Value | None, **attributes: Any) -> Any:
     given = list(operands)
     while given and given[-1] is None:
         given.pop()
-    return ir.build(f"ai.{name}", *given, **attributes)  # type: ignore[arg-type]
+    return ir.build(f"ai.{name}", *given, **attributes)
 
 
 def shape_of(value: ir.Value) -> Shape:

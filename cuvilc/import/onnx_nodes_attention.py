@@ -79,5 +79,7 @@ def _rotate(n: Node, x: ir.Value, cos: ir.Value, sin: ir.Value, ids: Any, flat: 
     if ids is not None:
         cos, sin = (ai("gather", table, ids, axis=0) for table in (cos, sin))
     dim: Dim = n.attr("rotary_embedding_dim", 0) or shape_of(x)[3]
-    y = ai("rotary_embedding", x, cos, sin, interleaved=bool(n.attr("interleaved", 0)), rotary_dim=dim)
+    y = ai(
+        "rotary_embedding", x, cos, sin, interleaved=bool(n.attr("interleaved", 0)), rotary_dim=dim
+    )
     return join_heads(y) if flat else y

@@ -19,7 +19,11 @@ MICROSOFT = "com.microsoft"
 @importer("FusedMatMul", domain=MICROSOFT, refuse=only(transBatchA=(0,), transBatchB=(0,)))
 def fused_matmul(n: Node) -> ir.Value:
     y = ai(
-        "matmul", n[0], n[1], transpose_a=bool(n.attr("transA", 0)), transpose_b=bool(n.attr("transB", 0))
+        "matmul",
+        n[0],
+        n[1],
+        transpose_a=bool(n.attr("transA", 0)),
+        transpose_b=bool(n.attr("transB", 0)),
     )
     alpha = n.attr("alpha", 1.0)
     return y if alpha == 1.0 else ai("elemwise_mul", y, scalar(alpha, y))
@@ -77,7 +81,9 @@ def simplified_layer_normalization(n: Node) -> ir.Value:
 
 
 def _rms(n: Node, x: ir.Value, scale: ir.Value, at: int) -> ir.Value:
-    return ai("rms_norm", x, fitted(n, scale, shape_of(x)[at:]), axis=at, eps=n.attr("epsilon", 1e-5))
+    return ai(
+        "rms_norm", x, fitted(n, scale, shape_of(x)[at:]), axis=at, eps=n.attr("epsilon", 1e-5)
+    )
 
 
 @importer("SkipLayerNormalization", domain=MICROSOFT)
@@ -130,4 +136,3 @@ def embed_layer_normalization(n: Node) -> list[Any]:
 @importer("BiasAdd", domain=MICROSOFT)
 def bias_add(n: Node) -> ir.Value:
     return ai("elemwise_add", ai("elemwise_add", n[0], n[1]), n[2])
-

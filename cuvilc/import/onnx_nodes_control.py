@@ -29,9 +29,15 @@ def if_(n: Node) -> list[Any]:
         return n.converter.inner(branches[n.converter.assume(n.label)], n)
     flag = reshape(n[0], ())
     draft = mlir.Operation.create(
-        "ai.if", results=[], operands=[flag], attributes=segment_attrs(OPS["ai.if"], 1, 0), regions=2
+        "ai.if",
+        results=[],
+        operands=[flag],
+        attributes=segment_attrs(OPS["ai.if"], 1, 0),
+        regions=2,
     )
-    yielded = [_branch(n, graph, draft.regions[i].blocks.append()) for i, graph in enumerate(branches)]
+    yielded = [
+        _branch(n, graph, draft.regions[i].blocks.append()) for i, graph in enumerate(branches)
+    ]
     if any(y is None for y in yielded):
         return [None] * n.results
     types = [_common(n, i, condition, *pair) for i, pair in enumerate(zip(*yielded, strict=True))]
@@ -41,8 +47,12 @@ def if_(n: Node) -> list[Any]:
 def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
     """Whether one branch only drops or adds axes of size 1, as scripted `squeeze` exports: then the model
     is valid for sizes that lead to one branch alone, since what follows has one rank."""
-    kinds = [[node.op_type for node in graph.node if node.op_type != "Constant"] for graph in branches]
-    return any(k in (["Squeeze"], ["Unsqueeze"]) for k in kinds) and any(k in (["Identity"], []) for k in kinds)
+    kinds = [
+        [node.op_type for node in graph.node if node.op_type != "Constant"] for graph in branches
+    ]
+    return any(k in (["Squeeze"], ["Unsqueeze"]) for k in kinds) and any(
+        k in (["Identity"], []) for k in kinds
+    )
 
 
 def _branch(n: Node, graph: Any, block: Any) -> list[TensorType] | None:
@@ -91,4 +101,3 @@ def _finish(draft: Any, flag: ir.Value, types: list[TensorType]) -> list[ir.Valu
         draft.regions[i].blocks[0].append_to(final.regions[i])
     draft.erase()
     return results
-

@@ -32,7 +32,9 @@ def window(n: Node, kernel: tuple[int, ...], ceil_mode: bool = False) -> dict[st
         need = [_same(*axis) for axis in zip(spatial, kernel, strides, dilations, strict=True)]
         small = [D.floordiv(p, 2) for p in need]
         large = [p - s for p, s in zip(need, small, strict=True)]
-        begin, end = (tuple(small), tuple(large)) if auto == "SAME_UPPER" else (tuple(large), tuple(small))
+        begin, end = (
+            (tuple(small), tuple(large)) if auto == "SAME_UPPER" else (tuple(large), tuple(small))
+        )
     elif auto == "VALID":
         begin = end = (0,) * rank
     return {"strides": strides, "pads_begin": begin, "pads_end": end, "dilations": dilations}
@@ -91,7 +93,12 @@ def conv_transpose(n: Node) -> ir.Value:
         target = wanted[-rank:] if wanted is not None else target
         begin, end = [], []
         for i in range(rank):
-            full = facts["strides"][i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * facts["dilations"][i] + 1
+            full = (
+                facts["strides"][i] * (spatial[i] - 1)
+                + extra[i]
+                + (kernel[i] - 1) * facts["dilations"][i]
+                + 1
+            )
             total = full - target[i]
             if not isinstance(total, int):
                 raise ShapeError("the padding depends on sizes that are not known")
@@ -105,7 +112,13 @@ def conv_transpose(n: Node) -> ir.Value:
         extra = tuple(e + max(-p, 0) for e, p in zip(extra, facts["pads_end"], strict=True))
         facts["pads_end"] = tuple(max(p, 0) for p in facts["pads_end"])
     return ai(
-        "conv_transpose", n[0], n[1], n.get(2), groups=n.attr("group", 1), output_padding=extra, **facts
+        "conv_transpose",
+        n[0],
+        n[1],
+        n.get(2),
+        groups=n.attr("group", 1),
+        output_padding=extra,
+        **facts,
     )
 
 
@@ -141,7 +154,12 @@ def average_pool(n: Node) -> ir.Value:
     counted = bool(n.attr("count_include_pad", 0))
     x = outside(n, n[0], facts, 0.0)
     return ai(
-        "avg_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), count_include_pad=counted, **facts
+        "avg_pool",
+        x,
+        kernel=kernel,
+        ceil_mode=bool(n.attr("ceil_mode", 0)),
+        count_include_pad=counted,
+        **facts,
     )
 
 
@@ -151,7 +169,14 @@ def lp_pool(n: Node) -> ir.Value:
     assert kernel is not None
     facts = window(n, kernel)
     x = outside(n, n[0], facts, 0.0)
-    return ai("lp_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), p=n.attr("p", 2), **facts)
+    return ai(
+        "lp_pool",
+        x,
+        kernel=kernel,
+        ceil_mode=bool(n.attr("ceil_mode", 0)),
+        p=n.attr("p", 2),
+        **facts,
+    )
 
 
 _GLOBAL = {"GlobalAveragePool": "reduce_mean", "GlobalMaxPool": "reduce_max"}
@@ -191,4 +216,3 @@ def shifted(n: Node, i: int, zero: int, axis: int) -> ir.Value:
     else:
         z = reshape(z, ())
     return ai("elemwise_sub", x, cast(z, "float64"))
-

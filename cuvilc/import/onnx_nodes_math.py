@@ -142,7 +142,10 @@ def cast_like(n: Node) -> ir.Value:
 @importer("IsInf")
 def is_inf(n: Node) -> ir.Value:
     return ai(
-        "is_inf", n[0], positive=bool(n.attr("detect_positive", 1)), negative=bool(n.attr("detect_negative", 1))
+        "is_inf",
+        n[0],
+        positive=bool(n.attr("detect_positive", 1)),
+        negative=bool(n.attr("detect_negative", 1)),
     )
 
 
@@ -235,4 +238,3 @@ def constant(n: Node) -> Any:
     if name != "value":
         value = np.array(value, np.float32 if name.startswith("value_float") else np.int64)
     return Val.constant(value, n.proto.output[0] or n.label)
-

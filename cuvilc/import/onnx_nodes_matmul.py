@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
@@ -77,14 +75,20 @@ def _parse(n: Node) -> tuple[list[str], str]:
     for i, term in enumerate(terms):
         if "..." in term:
             count = len(n.shape(i)) - (len(term) - 3)
-            spelled = "".join(chr(0x3B1 + k) for k in range(count))[::-1]  # Greek letters, aligned right
+            spelled = "".join(chr(0x3B1 + k) for k in range(count))[
+                ::-1
+            ]  # Greek letters, aligned right
             broad = max(broad, spelled, key=len)
             terms[i] = term.replace("...", spelled)
         if len(terms[i]) != len(n.shape(i)):
-            raise ShapeError(f"equation {text!r} does not fit operand {i} of rank {len(n.shape(i))}")
+            raise ShapeError(
+                f"equation {text!r} does not fit operand {i} of rank {len(n.shape(i))}"
+            )
     if not arrow:
         joined = "".join(terms)
-        output = "..." + "".join(sorted(c for c in set(joined) if joined.count(c) == 1 and c not in broad))
+        output = "..." + "".join(
+            sorted(c for c in set(joined) if joined.count(c) == 1 and c not in broad)
+        )
     return terms, output.replace("...", broad)
 
 
@@ -108,7 +112,9 @@ def _sum_out(value: ir.Value, letters: str, kept: set[str]) -> tuple[ir.Value, s
     gone = tuple(i for i, c in enumerate(letters) if c not in kept)
     if not gone:
         return value, letters
-    return ai("reduce_sum", value, axes=gone, keepdims=False), "".join(c for c in letters if c in kept)
+    return ai("reduce_sum", value, axes=gone, keepdims=False), "".join(
+        c for c in letters if c in kept
+    )
 
 
 def _arrange(value: ir.Value, letters: str, order: str) -> ir.Value:
@@ -132,11 +138,11 @@ def _contract(
         value = _arrange(value, letters, "".join(batch + first + second))
         own = dict(zip("".join(batch + first + second), shape_of(value), strict=True))
         lead = tuple(own[c] for c in batch)
-        return reshape(value, (*lead, *(D.product(own[c] for c in part) for part in (first, second))))
+        return reshape(
+            value, (*lead, *(D.product(own[c] for c in part) for part in (first, second)))
+        )
 
-    wide = ai(
-        "matmul", matrix(a, la, rows, summed), matrix(b, lb, summed, columns)
-    )
+    wide = ai("matmul", matrix(a, la, rows, summed), matrix(b, lb, summed, columns))
     letters = "".join(batch + rows + columns)
     return reshape(wide, tuple(sizes[c] for c in letters)), letters
 
@@ -167,7 +173,7 @@ def det(n: Node) -> ir.Value:
     sizes = n.shape(0)
     if sizes[-2:] not in ((1, 1), (2, 2)):
         raise ShapeError(f"determinants are imported of 2×2 matrices only, not {sizes[-2:]}")
-    flat = reshape(n[0], (*sizes[:-2], math.prod(sizes[-2:])))  # type: ignore[arg-type]
+    flat = reshape(n[0], (*sizes[:-2], D.product(sizes[-2:])))
     if sizes[-1] == 1:
         return reshape(flat, sizes[:-2])
     parts = [_entry(flat, i) for i in range(4)]

@@ -81,7 +81,9 @@ def array_feature_extractor(n: Node) -> ir.Value:
 @importer("FeatureVectorizer", domain=ML)
 def feature_vectorizer(n: Node) -> ir.Value:
     parts = [_float(v) for v in n.all()]
-    return concat_values([v if len(shape_of(v)) > 1 else reshape(v, (*shape_of(v), 1)) for v in parts], 1)
+    return concat_values(
+        [v if len(shape_of(v)) > 1 else reshape(v, (*shape_of(v), 1)) for v in parts], 1
+    )
 
 
 @importer("OneHotEncoder", domain=ML)
@@ -155,7 +157,9 @@ def linear_classifier(n: Node) -> list[Any]:
     return [_labels(n, picked), _transformed(scores, transform)]
 
 
-def _binary(n: Node, score: ir.Value, transform: str, limit: float, positive: bool = False) -> list[Any]:
+def _binary(
+    n: Node, score: ir.Value, transform: str, limit: float, positive: bool = False
+) -> list[Any]:
     """Label and both classes' scores from the second class's; `positive`: it is a probability."""
     result = _transformed(score, transform)
     decided = ai("greater", result if limit == 0.5 else score, scalar(limit, score))
@@ -173,7 +177,11 @@ def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
     x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
     arrays = forest.arrays(dtype_of(x))
     return ai(
-        "tree_ensemble", x, *(n.constant(a) for a in arrays), aggregate=aggregate, targets=forest.targets
+        "tree_ensemble",
+        x,
+        *(n.constant(a) for a in arrays),
+        aggregate=aggregate,
+        targets=forest.targets,
     )
 
 
@@ -196,4 +204,3 @@ def tree_ensemble_classifier(n: Node) -> list[Any]:
         return _binary(n, scores, transform, limit=0.5 if positive else 0.0, positive=positive)
     picked = ai("arg_max", scores, axis=1, keepdims=False)
     return [_labels(n, picked), _transformed(scores, transform)]
-

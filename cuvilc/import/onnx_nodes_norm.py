@@ -62,7 +62,9 @@ def layer_norm(
 ) -> ir.Value:
     """ai.layer_norm; scale and bias get the normalised axes' full shape."""
     tail = shape_of(x)[at:]
-    return ai("layer_norm", x, fitted(n, scale, tail), bias and fitted(n, bias, tail), axis=at, eps=eps)
+    return ai(
+        "layer_norm", x, fitted(n, scale, tail), bias and fitted(n, bias, tail), axis=at, eps=eps
+    )
 
 
 def fitted(n: Node, value: ir.Value, tail: Shape) -> ir.Value:
@@ -72,7 +74,9 @@ def fitted(n: Node, value: ir.Value, tail: Shape) -> ir.Value:
         for a, b in zip(tail, sizes, strict=True):
             if b != 1:
                 n.require_equal(a, b)
-    return value if sizes == tail else ai("broadcast_to", _without_lead(value, len(tail)), shape=tail)
+    return (
+        value if sizes == tail else ai("broadcast_to", _without_lead(value, len(tail)), shape=tail)
+    )
 
 
 def _without_lead(value: ir.Value, rank: int) -> ir.Value:
@@ -99,7 +103,9 @@ def _statistics(n: Node, x: ir.Value, at: int) -> list[ir.Value | None]:
 def rms_normalization(n: Node) -> ir.Value:
     at = n.axis(-1)
     x, scale = n[0], n[1]
-    return ai("rms_norm", x, fitted(n, scale, shape_of(x)[at:]), axis=at, eps=n.attr("epsilon", 1e-5))
+    return ai(
+        "rms_norm", x, fitted(n, scale, shape_of(x)[at:]), axis=at, eps=n.attr("epsilon", 1e-5)
+    )
 
 
 @importer("InstanceNormalization")
@@ -118,7 +124,9 @@ def group_normalization(n: Node) -> ir.Value:
 
 
 def _per_channel(value: ir.Value, groups: int, channels: Any) -> ir.Value:
-    wide = ai("broadcast_to", reshape(value, (groups, 1)), shape=(groups, D.floordiv(channels, groups)))
+    wide = ai(
+        "broadcast_to", reshape(value, (groups, 1)), shape=(groups, D.floordiv(channels, groups))
+    )
     return reshape(wide, (channels,))
 
 
@@ -136,4 +144,6 @@ def mean_variance_normalization(n: Node) -> ir.Value:
     mean = ai("reduce_mean", x, axes=axes, keepdims=True)
     centred = ai("elemwise_sub", x, mean)
     variance = ai("reduce_mean", ai("elemwise_mul", centred, centred), axes=axes, keepdims=True)
-    return ai("elemwise_div", centred, ai("elemwise_add", ai("sqrt", variance), scalar(1e-9, variance)))
+    return ai(
+        "elemwise_div", centred, ai("elemwise_add", ai("sqrt", variance), scalar(1e-9, variance))
+    )

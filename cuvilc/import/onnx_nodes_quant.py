@@ -49,7 +49,12 @@ def quantize_linear(n: Node) -> ir.Value:
     if dtype_of(x) == "int32":
         x = cast(x, "float32")
     return ai(
-        "quantize_linear", x, cast(scale, dtype_of(x)), zero, axis=_axis(n, scale), block=n.attr("block_size", 0)
+        "quantize_linear",
+        x,
+        cast(scale, dtype_of(x)),
+        zero,
+        axis=_axis(n, scale),
+        block=n.attr("block_size", 0),
     )
 
 
@@ -58,7 +63,12 @@ def dequantize_linear(n: Node) -> ir.Value:
     scale = _one(n[1])
     assert scale is not None
     y = ai(
-        "dequantize_linear", n[0], scale, _one(n.get(2)), axis=_axis(n, scale), block=n.attr("block_size", 0)
+        "dequantize_linear",
+        n[0],
+        scale,
+        _one(n.get(2)),
+        axis=_axis(n, scale),
+        block=n.attr("block_size", 0),
     )
     wanted = n.attr("output_dtype", 0)
     return cast(y, DTYPES[wanted].name) if wanted else y
@@ -68,7 +78,14 @@ def real(n: Node, first: int, along: int = 0) -> ir.Value:
     """Inputs first, first+1, first+2 (value, scale, zero point) as floats."""
     scale, zero = _one(n[first + 1]), _one(n.get(first + 2))
     assert scale is not None
-    return ai("dequantize_linear", n[first], scale, zero, axis=along if len(shape_of(scale)) else 0, block=0)
+    return ai(
+        "dequantize_linear",
+        n[first],
+        scale,
+        zero,
+        axis=along if len(shape_of(scale)) else 0,
+        block=0,
+    )
 
 
 def stored(n: Node, y: ir.Value, scale: int, dtype: str) -> ir.Value:
@@ -79,7 +96,14 @@ def stored(n: Node, y: ir.Value, scale: int, dtype: str) -> ir.Value:
         zero = ir.full(0, shape_of(by), dtype)
     if len(shape_of(by)) > 1 or len(shape_of(zero)) > 1:
         raise ShapeError("an output scale per row is not supported")
-    return ai("quantize_linear", y, cast(by, dtype_of(y)), zero, axis=max(len(shape_of(y)) - 2, 0), block=0)
+    return ai(
+        "quantize_linear",
+        y,
+        cast(by, dtype_of(y)),
+        zero,
+        axis=max(len(shape_of(y)) - 2, 0),
+        block=0,
+    )
 
 
 @importer("QLinearConv")
@@ -104,7 +128,14 @@ def _real_matrix(n: Node, first: int, along: int) -> ir.Value:
     assert scale is not None
     rank = len(n.shape(first))
     if len(shape_of(scale)) <= 1:
-        return ai("dequantize_linear", n[first], scale, zero, axis=rank + along if shape_of(scale) else 0, block=0)
+        return ai(
+            "dequantize_linear",
+            n[first],
+            scale,
+            zero,
+            axis=rank + along if shape_of(scale) else 0,
+            block=0,
+        )
     x = cast(n[first], dtype_of(scale))
     if zero is not None:
         x = ai("elemwise_sub", x, cast(zero, dtype_of(scale)))

@@ -146,7 +146,11 @@ def cumsum(n: Node) -> ir.Value:
     at = int(n.number(1, "the axis is"))
     at += len(n.shape(0)) if at < 0 else 0
     return ai(
-        "cumsum", n[0], axis=at, exclusive=bool(n.attr("exclusive", 0)), reverse=bool(n.attr("reverse", 0))
+        "cumsum",
+        n[0],
+        axis=at,
+        exclusive=bool(n.attr("exclusive", 0)),
+        reverse=bool(n.attr("reverse", 0)),
     )
 
 
@@ -158,5 +162,10 @@ def top_k(n: Node) -> Any:
     if k is None:
         raise ShapeError("k is missing")
     return ai(
-        "top_k", n[0], k=k, axis=n.axis(-1), largest=bool(n.attr("largest", 1)), sorted=bool(n.attr("sorted", 1))
+        "top_k",
+        n[0],
+        k=k,
+        axis=n.axis(-1),
+        largest=bool(n.attr("largest", 1)),
+        sorted=bool(n.attr("sorted", 1)),
     )

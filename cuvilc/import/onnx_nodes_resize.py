@@ -21,7 +21,11 @@ def _refuse(attributes: dict[str, Any]) -> str | None:
     if attributes.get("antialias", 0):
         return "antialias = 1 is not supported"
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
-    return None if coordinate in _COORDINATES else f"coordinate_transformation_mode {coordinate} is not supported"
+    return (
+        None
+        if coordinate in _COORDINATES
+        else f"coordinate_transformation_mode {coordinate} is not supported"
+    )
 
 
 @importer("Resize", since=11, refuse=_refuse)

@@ -58,7 +58,10 @@ def _facts(n: Node, default: tuple[str, ...]) -> dict[str, Any]:
     direction = n.attr("direction", "forward")
     names = n.attr("activations", default * (2 if direction == "bidirectional" else 1))
     names = tuple(_SPELLED[name.lower()] for name in names)
-    given = {"alphas": list(n.attr("activation_alpha", ())), "betas": list(n.attr("activation_beta", ()))}
+    given = {
+        "alphas": list(n.attr("activation_alpha", ())),
+        "betas": list(n.attr("activation_beta", ())),
+    }
     facts: dict[str, Any] = {}
     for needed, (which, values) in enumerate(given.items(), 1):
         taken = [values.pop(0) if _PARAMETERS[a] >= needed and values else None for a in names]
@@ -74,7 +77,10 @@ def _results(n: Node, results: Any) -> list[ir.Value]:
     if not n.attr("layout", 0):
         return list(results)
     y, *states = results
-    return [ai("transpose", y, perm=(2, 0, 1, 3)), *(ai("transpose", s, perm=(1, 0, 2)) for s in states)]
+    return [
+        ai("transpose", y, perm=(2, 0, 1, 3)),
+        *(ai("transpose", s, perm=(1, 0, 2)) for s in states),
+    ]
 
 
 @importer("LSTM", refuse=_refuse)

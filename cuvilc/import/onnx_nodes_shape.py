@@ -61,7 +61,9 @@ def sizes_value(sizes: Shape, key: str) -> Val:
 
 @importer("Reshape", since=5)
 def reshape_(n: Node) -> ir.Value:
-    return reshape(n[0], reshaped(n.shape(0), n.dims(1, "the target shape is"), bool(n.attr("allowzero", 0))))
+    return reshape(
+        n[0], reshaped(n.shape(0), n.dims(1, "the target shape is"), bool(n.attr("allowzero", 0)))
+    )
 
 
 @importer("Reshape")
@@ -75,7 +77,9 @@ def reshaped(before: Shape, target: Shape, allow_zero: bool) -> Shape:
     for i, d in enumerate(sizes):
         if d == 0 and isinstance(d, int) and not allow_zero:
             if i >= len(before):
-                raise ShapeError(f"the target's 0 at {i} copies a size that {len(before)} axes do not have")
+                raise ShapeError(
+                    f"the target's 0 at {i} copies a size that {len(before)} axes do not have"
+                )
             sizes[i] = before[i]
     holes = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == -1]
     if len(holes) > 1:
@@ -220,7 +224,9 @@ def slice_(n: Node) -> ir.Value:
     return sliced(n[0], tuple(starts), tuple(taken), tuple(steps))
 
 
-def sliced(x: ir.Value, starts: Shape, sizes: Shape, steps: tuple[int, ...] | None = None) -> ir.Value:
+def sliced(
+    x: ir.Value, starts: Shape, sizes: Shape, steps: tuple[int, ...] | None = None
+) -> ir.Value:
     """An ai.slice, or nothing where everything is taken."""
     steps = steps or (1,) * len(sizes)
     if sizes == shape_of(x) and all(s == 1 for s in steps):
@@ -248,7 +254,8 @@ def split(n: Node) -> list[ir.Value]:
     parts = split_sizes(n, sizes[at])
     if all(isinstance(d, int) for d in (*parts, sizes[at])) and sum(parts) != sizes[at]:
         raise ShapeError(f"parts {parts} do not add up to {sizes[at]}")
-    results, start = [], 0
+    results: list[ir.Value] = []
+    start: Dim = 0
     for part in parts:
         starts = tuple(start if i == at else 0 for i in range(len(sizes)))
         results.append(sliced(n[0], starts, (*sizes[:at], part, *sizes[at + 1 :])))
@@ -279,7 +286,12 @@ def gather_nd(n: Node) -> ir.Value:
 @importer("ScatterElements", "Scatter")
 def scatter_elements(n: Node) -> ir.Value:
     return ai(
-        "scatter_elements", n[0], index_values(n[1]), n[2], axis=n.axis(0), reduction=n.attr("reduction", "none")
+        "scatter_elements",
+        n[0],
+        index_values(n[1]),
+        n[2],
+        axis=n.axis(0),
+        reduction=n.attr("reduction", "none"),
     )
 
 
@@ -305,7 +317,9 @@ def one_hot(n: Node) -> ir.Value:
     indices = n[0]
     if dtype_of(indices) in FLOATS:
         indices = cast(indices, "int64")
-    return ai("one_hot", indices, n[2], depth=depth, axis=axis(n.attr("axis", -1), len(n.shape(0)) + 1))
+    return ai(
+        "one_hot", indices, n[2], depth=depth, axis=axis(n.attr("axis", -1), len(n.shape(0)) + 1)
+    )
 
 
 @importer("Range")
@@ -413,4 +427,3 @@ def reverse_sequence(n: Node) -> ir.Value:
     back = ai("elemwise_sub", ai("elemwise_sub", lengths, ir.full(1, (), "int64")), time)
     source = ai("where", ai("less", time, lengths), back, time)
     return ai("gather_elements", x, ai("broadcast_to", source, shape=sizes), axis=t)
-

@@ -33,7 +33,7 @@ MAX_ELEMENTS = 1 << 42
 
 
 def type_name(elem_type: int) -> str:
-    """"FLOAT" and so on; the number where onnx has no name for it."""
+    """ "FLOAT" and so on; the number where onnx has no name for it."""
     try:
         return str(_T.DataType.Name(elem_type))
     except ValueError:
@@ -66,7 +66,9 @@ class TensorReader:
     def _dtype(self, tensor: Any) -> np.dtype[Any]:
         found = DTYPES.get(tensor.data_type) or _NIBBLES.get(tensor.data_type)
         if found is None:
-            raise self.error(codes.BAD_TYPE, tensor, f"has elements of type {type_name(tensor.data_type)}")
+            raise self.error(
+                codes.BAD_TYPE, tensor, f"has elements of type {type_name(tensor.data_type)}"
+            )
         return found
 
     def _count(self, tensor: Any) -> int:
@@ -83,7 +85,9 @@ class TensorReader:
                 f"has dimensions {list(tensor.dims)} of {dtype.name}, {want} bytes, but {length} bytes of data",
             )  # fmt: skip
 
-    def _view(self, tensor: Any, buffer: Any, offset: int, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    def _view(
+        self, tensor: Any, buffer: Any, offset: int, dtype: np.dtype[Any], count: int
+    ) -> np.ndarray:
         shape = tuple(tensor.dims)
         if tensor.data_type in _NIBBLES:
             packed = np.frombuffer(buffer, np.uint8, (count + 1) // 2, offset)
@@ -115,7 +119,9 @@ class TensorReader:
                 return _unpack(packed, dtype, count).reshape(tuple(tensor.dims))
         if len(values) != count:
             raise self.error(
-                codes.BAD_TENSOR, tensor, f"has dimensions {list(tensor.dims)}, but {len(values)} elements"
+                codes.BAD_TENSOR,
+                tensor,
+                f"has dimensions {list(tensor.dims)}, but {len(values)} elements",
             )
         if tensor.data_type in (_T.FLOAT16, _T.BFLOAT16):
             return values.astype(np.uint16).view(dtype).reshape(tuple(tensor.dims))
@@ -128,7 +134,9 @@ class TensorReader:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", len(data) - offset))
         except ValueError:
-            raise self.error(codes.BAD_EXTERNAL, tensor, "has an offset or length that is no number") from None
+            raise self.error(
+                codes.BAD_EXTERNAL, tensor, "has an offset or length that is no number"
+            ) from None
         if offset < 0 or length < 0 or offset + length > len(data):
             raise self.error(
                 codes.BAD_EXTERNAL, tensor,
@@ -140,7 +148,9 @@ class TensorReader:
     def _open(self, tensor: Any, location: str) -> mmap.mmap:
         file = confined(self.path, location)
         if isinstance(file, str):
-            raise self.error(codes.BAD_EXTERNAL, tensor, f"has external data at {location!r}: {file}")
+            raise self.error(
+                codes.BAD_EXTERNAL, tensor, f"has external data at {location!r}: {file}"
+            )
         if file not in self._files:
             try:
                 handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
@@ -155,7 +165,11 @@ class TensorReader:
         return self._files[file]
 
     def error(self, code: str, tensor: Any, what: str) -> CuvilError:
-        return fail(code, f"weight `{tensor.name}` {what}", place=f"{self.path}: initialiser `{tensor.name}`")
+        return fail(
+            code,
+            f"weight `{tensor.name}` {what}",
+            place=f"{self.path}: initialiser `{tensor.name}`",
+        )
 
 
 def _unpack(packed: np.ndarray, dtype: np.dtype[Any], count: int) -> np.ndarray:

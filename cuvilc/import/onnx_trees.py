@@ -34,7 +34,10 @@ class Forest:
 
     def arrays(self, dtype: str) -> list[np.ndarray]:
         """The operands after x, in order; thresholds in x's dtype."""
-        ints = [np.array(a, np.int64) for a in (self.feature, self.true_child, self.false_child, self.mode)]
+        ints = [
+            np.array(a, np.int64)
+            for a in (self.feature, self.true_child, self.false_child, self.mode)
+        ]
         feature, true_child, false_child, mode = ints
         return [
             feature, np.array(self.threshold, np.float32).astype(dtype), true_child, false_child, mode,
@@ -71,7 +74,9 @@ def read_forest(a: dict[str, Any], leaf: str, targets: int) -> Forest:
     return forest
 
 
-def _leaf_weights(a: dict[str, Any], leaf: str, targets: int) -> dict[tuple[int, int], list[tuple[int, float]]]:
+def _leaf_weights(
+    a: dict[str, Any], leaf: str, targets: int
+) -> dict[tuple[int, int], list[tuple[int, float]]]:
     found: dict[tuple[int, int], list[tuple[int, float]]] = {}
     rows = zip(*(a[f"{leaf}_{k}"] for k in ("treeids", "nodeids", "ids", "weights")), strict=True)
     for tree, node, target, weight in rows:
@@ -89,7 +94,10 @@ def _add_tree(
     for name in order:  # grows while it is read
         k = _place(places, name)
         if a["nodes_modes"][k] != "LEAF":
-            for child in ((name[0], a["nodes_truenodeids"][k]), (name[0], a["nodes_falsenodeids"][k])):
+            for child in (
+                (name[0], a["nodes_truenodeids"][k]),
+                (name[0], a["nodes_falsenodeids"][k]),
+            ):
                 if child in seen:
                     raise ShapeError(f"node {child[1]} of tree {child[0]} has two parents")
                 seen.add(child)

@@ -120,7 +120,9 @@ def symbolic(*xs: Element) -> bool:
     return any(isinstance(x, (Expr, Ratio)) for x in xs)
 
 
-def _arith(plain: Callable[[Any, Any], Any], exact: Callable[..., Element]) -> Callable[[Any, Any], Element]:
+def _arith(
+    plain: Callable[[Any, Any], Any], exact: Callable[..., Element]
+) -> Callable[[Any, Any], Element]:
     def apply(a: Element, b: Element) -> Element:
         if not symbolic(a, b):
             return plain(a, b)
@@ -283,7 +285,9 @@ class Val:
 def _build(program: ir.Program, val: Val) -> ir.Value:
     array = val.array
     if array is not None:
-        if array.size == 1 and not (array.dtype.kind == "i" and abs(int(array.reshape(())[()])) > 1 << 53):
+        if array.size == 1 and not (
+            array.dtype.kind == "i" and abs(int(array.reshape(())[()])) > 1 << 53
+        ):
             return ir.full(array.reshape(()).item(), val.shape, val.dtype)
         return ir.constant(program, array, val.key)
     assert val.content is not None

@@ -43,7 +43,9 @@ class WireModel:
     message: bytes
     buffer: Buffer
     sha256: str
-    blobs: dict[int, tuple[int, int]] = field(default_factory=dict)  # initialiser -> (offset, length)
+    blobs: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # initialiser -> (offset, length)
     initializers: int = 0  # met so far
 
 
@@ -77,7 +79,10 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int, int
         else:
             raise WireError(f"field {number} has wire type {wire}", start)
         if number == 0 or at > end:
-            raise WireError(f"field {number} needs {at - content} bytes, {max(end - content, 0)} are left", start)
+            raise WireError(
+                f"field {number} needs {at - content} bytes, {max(end - content, 0)} are left",
+                start,
+            )
         yield number, wire, start, content, at
 
 

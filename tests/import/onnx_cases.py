@@ -57,7 +57,9 @@ def iter_cases(names: Callable[[str], bool] = lambda name: True) -> Iterator[Cas
         warnings.simplefilter("ignore")
         for case in collect_testcases(None):
             if names(case.name):
-                yield Case(case.name, case.model, tuple(_data(case.model, d) for d in case.data_sets))
+                yield Case(
+                    case.name, case.model, tuple(_data(case.model, d) for d in case.data_sets)
+                )
 
 
 def _data(model: onnx.ModelProto, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,7 +71,9 @@ def _data(model: onnx.ModelProto, data: Any) -> tuple[dict[str, Any], dict[str, 
 
 
 def _array(value: Any) -> Any:
-    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def freeze_small_inputs(case: Case) -> onnx.ModelProto:

@@ -26,13 +26,17 @@ def feeds(model: Model, shapes: dict[str, Shape], inputs: list) -> dict[str, np.
     for info in inputs:
         shape, dtype = shapes[info.name], _DTYPES[info.type]
         if info.name in model.values:
-            found[info.name] = np.broadcast_to(np.array(model.values[info.name], dtype), shape or (1,))
+            found[info.name] = np.broadcast_to(
+                np.array(model.values[info.name], dtype), shape or (1,)
+            )
             found[info.name] = found[info.name].reshape(shape).copy()
         elif dtype is np.float32:
             found[info.name] = rng.standard_normal(shape).astype(dtype)
         else:
             found[info.name] = rng.integers(0, model.integers_below, shape).astype(dtype)
-            found[info.name].reshape(-1)[0] = 1  # an attention mask that hides everything means nothing
+            found[info.name].reshape(-1)[0] = (
+                1  # an attention mask that hides everything means nothing
+            )
     return found
 
 
