@@ -182,7 +182,7 @@ def definition(operation: Operation) -> OpDef | None:
 
 def defining(value: Value) -> Operation | None:
     """The operation that makes the value; None for a block argument."""
-    return None if ir.BlockArgument.isinstance(value) else value.owner.operation
+    return None if isinstance(value, ir.BlockArgument) else value.owner.operation
 
 
 def users(value: Value) -> list[Operation]:

@@ -151,7 +151,7 @@ def op(
     """Declare operation `name`.
 
     results: their number; -1 for any number. traits: words that passes ask for: "elementwise" (element i
-    depends on the operands' elements at i only), "injective" (has `element`), "terminator".
+    depends on the operands' elements at i only), "injective" (has `element`), "terminator", "free-types" (result types do not follow from a shape rule).
     """
 
     def declare(cls: type) -> OpDef:
@@ -218,7 +218,7 @@ def _verify(definition: OpDef, view: Any) -> bool:
         if missing:
             raise ShapeError(f"attribute {sorted(missing)[0]!r} is missing")
         attrs = {k: v for k, v in attrs.items() if k in definition.attrs}
-        if "terminator" in definition.traits or definition.regions:
+        if definition.regions or definition.traits & {"terminator", "free-types"}:
             return True
         expected = definition.result_types(types, attrs)
         found = tuple(current_types().from_mlir(v.type) for v in operation.results)

@@ -67,6 +67,10 @@ class TensorType:
         """Extents in memory: the logical shape, or with its channel axis split into blocks."""
         if not self.layout:
             return self.shape
+        if self.layout.startswith("pack"):
+            axis, block = pack_parts(self.layout)
+            others = tuple(d for i, d in enumerate(self.shape) if i != axis)
+            return (ceildiv(self.shape[axis], block), *others, block)
         block = channel_block(self.layout)
         n, c, *spatial = self.shape
         return (n, ceildiv(c, block), *spatial, block)
@@ -89,6 +93,43 @@ def channel_block(layout: str) -> int:
     if not (layout.startswith("NC") and layout.endswith("c") and digits):
         raise ValueError(f"unknown layout {layout!r}")
     return int(digits)
+
+
+def pack_parts(layout: str) -> tuple[int, int]:
+    """(axis, block) of a weight layout "pack{axis}_{block}": the axis is split into blocks, the block number
+    comes first, then the other axes in order, the place in the block last; the tail is zeros."""
+    axis, block = layout.removeprefix("pack").split("_")
+    return int(axis), int(block)
+
+
+def to_layout(array: np.ndarray, layout: str) -> np.ndarray:
+    """A row-major array as it lies in memory in `layout`; the filled-up tail is zeros."""
+    if not layout:
+        return np.ascontiguousarray(array)
+    is_weight = layout.startswith("pack")
+    axis, block = pack_parts(layout) if is_weight else (1, channel_block(layout))
+    extent = array.shape[axis]
+    blocks = -(-extent // block)
+    if extent % block:
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = (0, blocks * block - extent)
+        array = np.pad(array, widths)
+    shape = array.shape
+    split = array.reshape(*shape[:axis], blocks, block, *shape[axis + 1 :])
+    split = np.moveaxis(split, axis + 1, -1)
+    return np.ascontiguousarray(np.moveaxis(split, axis, 0) if is_weight else split)
+
+
+def from_layout(array: np.ndarray, layout: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Inverse of to_layout: the logical array of `shape`."""
+    if not layout:
+        return array
+    is_weight = layout.startswith("pack")
+    axis = pack_parts(layout)[0] if is_weight else 1
+    array = np.moveaxis(array, 0, axis) if is_weight else array
+    array = np.moveaxis(array, -1, axis + 1)
+    merged = array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
+    return merged[tuple(slice(0, n) for n in shape)]
 
 
 class TypeTable:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cuvilc.diagnostics import fail
 from cuvilc.dialect.dims import Dim, Expr
 from cuvilc.package.codes import BAD_PLAN
+from cuvilc.package.plan import CPU_LEVEL
 
 
 class Op(IntEnum):
@@ -27,6 +28,7 @@ class Op(IntEnum):
     LT = 10
     SELECT = 11
     CEILDIV = 12
+    LEVEL = 13
 
 
 _BINARY = {
@@ -97,6 +99,8 @@ class ExprTable:
     def _atom(self, atom: tuple) -> int:  # type: ignore[type-arg]
         op = atom[0]
         if op == "symbol":
+            if atom[1] == CPU_LEVEL:
+                return self._row(Op.LEVEL)
             if atom[1] not in self._symbols:
                 raise fail(BAD_PLAN, f"the symbol `{atom[1]}` is used but not declared")
             return self._row(Op.SYMBOL, self._symbols[atom[1]])

@@ -11,6 +11,10 @@ from enum import IntEnum
 from cuvilc.dialect.dims import Dim
 
 
+# The symbol that stands for the number of the CPU level in use: levels may divide a kernel into other tasks.
+CPU_LEVEL = "cpu_level"
+
+
 class BufferKind(IntEnum):
     ARENA = 0
     WEIGHT = 1

@@ -33,7 +33,7 @@ static cuvil_status check_exprs(const cuvil_model *model)
     for (uint32_t i = 0; i < model->expr_count; i++) {
         const cuvil_expr *expr = &model->exprs[i];
         bool good;
-        if (expr->op == CUVIL_EXPR_CONST)
+        if (expr->op == CUVIL_EXPR_CONST || expr->op == CUVIL_EXPR_LEVEL)
             good = true;
         else if (expr->op == CUVIL_EXPR_SYMBOL)
             good = expr->a < model->symbol_count;

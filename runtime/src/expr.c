@@ -67,6 +67,8 @@ cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, in
             values[i] = expr->imm;
         else if (expr->op == CUVIL_EXPR_SYMBOL)
             values[i] = symbols[expr->a];
+        else if (expr->op == CUVIL_EXPR_LEVEL)
+            values[i] = model->level;
         else if (expr->op == CUVIL_EXPR_SELECT)
             values[i] = values[expr->a] ? values[expr->b] : values[expr->imm];
         else
@@ -107,6 +109,8 @@ static void spell(writer *out, uint32_t number, bool inside, int depth)
         put(out, digits);
     } else if (expr->op == CUVIL_EXPR_SYMBOL) {
         put(out, cuvil_string(out->model, out->model->symbols[expr->a].name));
+    } else if (expr->op == CUVIL_EXPR_LEVEL) {
+        put(out, "cpu_level");
     } else if (depth == 0 || out->used == CUVIL_TEXT_BYTES - 1) {
         put(out, "...");
     } else {

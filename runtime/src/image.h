@@ -84,7 +84,8 @@ enum cuvil_expr_op {
     CUVIL_EXPR_EQ = 9,       /* 1 or 0 */
     CUVIL_EXPR_LT = 10,
     CUVIL_EXPR_SELECT = 11,  /* a ? b : expression number imm */
-    CUVIL_EXPR_CEILDIV = 12
+    CUVIL_EXPR_CEILDIV = 12,
+    CUVIL_EXPR_LEVEL = 13    /* number of the CPU level in use: kernels of different levels have other tasks */
 };
 
 typedef struct {

@@ -85,6 +85,7 @@ class Kernel:
         base = Path(self._folder.name)
         target = tir.llvm_target(chip.llvm)
         tir.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
+        self.code_bytes = _code_bytes(base / "kernel.o")
         self.library = _link(base)
         self.call = self.library["kernel"]
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
@@ -147,6 +148,11 @@ def _sizes(types: Sequence[TensorType], arrays: Sequence[np.ndarray]) -> dict[st
             if not isinstance(d, int) and str(d).isidentifier():
                 sizes[str(d)] = n
     return sizes
+
+
+def _code_bytes(path: Path) -> int:
+    out = subprocess.run(["size", "-A", path], check=True, capture_output=True, text=True).stdout
+    return sum(int(line.split()[1]) for line in out.splitlines() if line.startswith(".text"))
 
 
 def _link(base: Path) -> ctypes.CDLL:

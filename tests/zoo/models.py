@@ -27,7 +27,9 @@ class Model:
     licence: str = "MIT"
     inputs: tuple[dict[str, Shape], ...] = ()
     integers_below: int = 100  # random integer inputs lie in 0 … this - 1
-    values: dict[str, tuple[float, ...]] = field(default_factory=dict)  # inputs that must have these values
+    values: dict[str, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # inputs that must have these values
 
 
 _SILERO = Package("silero-vad", "6.2.3")

@@ -7,21 +7,25 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op
+from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op, sample
 from cuvilc.dialect.types import DTYPES, TensorType
 
 
 @op("ai.constant")
 class Constant:
-    """A weight, held beside the IR under `key`; `fingerprint` tells different contents apart."""
+    """A weight, held beside the IR under `key`; `fingerprint` tells different contents apart.
+
+    The side table holds it row-major; `layout` says how the package will hold it.
+    """
 
     key: str
     fingerprint: str
     shape: tuple
     dtype: str
+    layout: str = ""
 
-    def shape(*, key, fingerprint, shape, dtype):
-        return TensorType(shape, dtype)
+    def shape(*, key, fingerprint, shape, dtype, layout):
+        return TensorType(shape, dtype, layout)
 
     def interpret(interpreter, operation, operands):
         return [interpreter.program.weights[ir.attrs(operation)["key"]]]
@@ -58,6 +62,27 @@ class DimValues:
 
     def reference(*, values):
         return np.array(values, np.int64)
+
+
+@op("ai.relayout", traits=("injective",))
+class Relayout:
+    """The same tensor in another memory layout."""
+
+    x: Tensor
+    layout: str
+
+    def shape(x, *, layout):
+        if layout and x.rank < 3:
+            raise ShapeError(f"layout {layout!r} needs a channel axis and spatial axes, {x} has none")
+        return x.with_(layout=layout)
+
+    def reference(x, *, layout):
+        return x
+
+    def element(k, i, x, *, layout):
+        return x[i]
+
+    samples = (sample("float32[2,20,3,5]", layout="NCHW16c"),)
 
 
 @op("ai.fusion", regions=1, results=-1)

@@ -1,0 +1,13 @@
+"""The schedules in the order they are tried: the first that does not miss takes the region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Region, Scheduled
+from cuvilc.targets.schedules import fallback
+
+Schedule = Callable[[Region, Chip, str], Scheduled]
+
+SCHEDULES: tuple[tuple[str, Schedule], ...] = (("fallback", fallback.schedule),)

@@ -1,0 +1,120 @@
+"""GFLOP/s of single kernels on one core, and their share of the core's measured multiply-add peak.
+
+`python benchmarks/kernels.py [v3|v4] [name…]`. Peak and kernel are timed in turns and the best of each counts,
+since other work on the machine slows both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "targets")]
+
+from kernel_harness import CHIPS, Kernel, Launch, program_of, random_feeds  # noqa: E402
+
+from cuvilc.dialect import ir  # noqa: E402
+from cuvilc.dialect.dims import evaluate  # noqa: E402
+from cuvilc.dialect.types import TensorType  # noqa: E402
+from cuvilc.targets.chip import Chip  # noqa: E402
+from cuvilc.targets.schedules import gemm  # noqa: E402
+
+_PEAK = r"""
+#include <immintrin.h>
+#define T __m%(bits)d
+#define FMA _mm%(prefix)s_fmadd_ps
+__attribute__((target("%(feature)s,fma"))) float peak(long n) {
+  T x = _mm%(prefix)s_set1_ps(0.5f), a[12];
+  for (int i = 0; i < 12; i++) a[i] = _mm%(prefix)s_set1_ps(i);
+  for (long k = 0; k < n; k++) {
+    _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) a[i] = FMA(a[i], x, x);
+  }
+  T s = a[0];
+  for (int i = 1; i < 12; i++) s += a[i];
+  return s[0];
+}
+"""
+
+
+def peak_call(chip: Chip) -> tuple[Callable[[], Any], float]:
+    """(a run of multiply-adds in registers, its FLOPs)."""
+    bits = chip.lanes * 32
+    feature = "avx512f" if bits == 512 else "avx2"
+    text = _PEAK % {"bits": bits, "prefix": bits if bits == 512 else 256, "feature": feature}
+    folder = Path(tempfile.mkdtemp())
+    (folder / "peak.c").write_text(text)
+    subprocess.run(
+        ["cc", "-O2", "-shared", "-fPIC", "-o", folder / "peak.so", folder / "peak.c"], check=True
+    )
+    peak = ctypes.CDLL(str(folder / "peak.so")).peak
+    peak.argtypes, n = [ctypes.c_long], 20000
+    return lambda: peak(n), 2.0 * n * 12 * chip.lanes
+
+
+def best(calls: list[Callable[[], Any]], seconds: float = 0.4) -> list[float]:
+    """The least seconds of each call, taken in turns."""
+    least = [float("inf")] * len(calls)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            least[i] = min(least[i], time.perf_counter() - start)
+    return least
+
+
+def matmul(m: int, k: int, n: int) -> Any:
+    types = [TensorType((m, k)), TensorType((k, n), layout="pack1_32"), TensorType((n,))]
+
+    def body(a: Any, b: Any, bias: Any) -> Any:
+        return ir.build("ai.relu", ir.build("ai.elemwise_add", ir.build("ai.matmul", a, b), bias))
+
+    return program_of(types, body), gemm.schedule
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    f"gemm {m}x{k}x{n}": lambda m=m, k=k, n=n: matmul(m, k, n)
+    for m, k, n in (
+        (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 384, 1536), (49, 512, 2048),
+        (128, 1024, 1024), (12544, 64, 256), (3136, 256, 64), (7, 768, 768), (1, 768, 3072), (1, 2048, 1000),
+    )
+}  # fmt: skip
+
+
+def measure(name: str, chip: Chip) -> None:
+    program, schedule = CASES[name]()
+    start = time.perf_counter()
+    kernel = Kernel(program, chip, schedule)
+    compile_ms = (time.perf_counter() - start) * 1e3
+    launch = Launch(kernel, random_feeds(program))
+    peak, peak_flops = peak_call(chip)
+    seconds, peak_seconds = best([lambda: launch(0, launch.tasks), peak])
+    rate = evaluate(kernel.scheduled.flops, launch.sizes) / seconds / 1e9
+    top = peak_flops / peak_seconds / 1e9
+    bandwidth = evaluate(kernel.scheduled.bytes, launch.sizes) / seconds / 1e9
+    print(
+        f"{chip.name} {name:34} {rate:7.1f} GFLOP/s {100 * rate / top:5.1f} % of {top:5.1f}"
+        f" {bandwidth:5.1f} GB/s {launch.tasks:4} tasks of {seconds / launch.tasks * 1e6:5.1f} us,"
+        f" compile {compile_ms:5.0f} ms, code {kernel.code_bytes} B",
+        flush=True,
+    )
+
+
+def main(words: list[str]) -> None:
+    chips = [c for c in CHIPS if c.name[-2:] in words] or list(CHIPS)
+    wanted = [w for w in words if w not in ("v3", "v4")]
+    for name in CASES:
+        if not wanted or any(w in name for w in wanted):
+            for chip in chips:
+                measure(name, chip)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,34 @@
+"""The passes in their order. A pass is a module: NAME, VERSION, run(program, context)."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from cuvilc.dialect.passes import (
+    canonicalize,
+    choose_layouts,
+    fold_batch_norm,
+    fold_constants,
+    fuse,
+    outline_kernels,
+    plan_memory,
+    raise_patterns,
+    simplify_shapes,
+)
+
+PIPELINE: tuple[ModuleType, ...] = (
+    canonicalize,
+    fold_constants,
+    simplify_shapes,
+    raise_patterns,
+    fold_batch_norm,
+    canonicalize,
+    fold_constants,
+    choose_layouts,
+    fuse,
+    outline_kernels,
+    plan_memory,
+)
+
+# What turns the layout level into the launch level.
+LOWERING: tuple[ModuleType, ...] = (outline_kernels, plan_memory)

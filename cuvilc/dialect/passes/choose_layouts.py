@@ -1,0 +1,169 @@
+"""Choose memory layouts: channel-blocked activations around convolutions, packed constant weights.
+
+A blocked layout is given to every convolution and pool that a schedule can run blocked, and flows through
+elementwise operations; `ai.relayout` stands where a value must change. Weights that a schedule reads in
+panels are only marked: the package holds them packed, the IR's side table stays row-major.
+"""
+
+from __future__ import annotations
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.passes.context import PassContext
+
+NAME = "choose-layouts"
+VERSION = 1
+
+_POOLS = ("ai.max_pool", "ai.avg_pool")
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it, convolutions that fit work on blocked channels and constant matrices are packed."""
+    with program:
+        for function in program.functions():
+            for block in _blocks(ir.body(function)):
+                _Blocker(program, context, block).run()
+            for operation in list(ir.walk(ir.body(function))):
+                if operation.name == "ai.matmul":
+                    _pack_matrix(operation, context.panel)
+
+
+def _blocks(block: object) -> list[object]:
+    found = [block]
+    for operation in ir.operations(block):  # type: ignore[arg-type]
+        for region in operation.regions:
+            for inner in region.blocks:
+                found += _blocks(inner)
+    return found
+
+
+class _Blocker:
+    """One block of straight-line code, in order: `blocked` maps a row-major value to its blocked twin."""
+
+    def __init__(self, program: Program, context: PassContext, block: object) -> None:
+        self.program = program
+        self.context = context
+        self.block = block
+        self.blocked: dict[Value, Value] = {}
+
+    def run(self) -> None:
+        for operation in ir.operations(self.block):  # type: ignore[arg-type]
+            self.visit(operation)
+        ir.drop_unused(self.block)  # type: ignore[arg-type]
+
+    def visit(self, operation: Operation) -> None:
+        if operation.name == "ai.conv" and self.conv_fits(operation):
+            self.conv(operation)
+        elif operation.name in _POOLS and operation.operands[0] in self.blocked:
+            with ir.before(operation):
+                result = ir.build(operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation))
+            self.became(operation, result)
+        elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
+            with ir.before(operation):
+                result = ir.build(operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation))
+            ir.replace(operation, result)
+        elif self.elementwise_fits(operation):
+            self.elementwise(operation)
+
+    def layout_of(self, rank: int) -> str:
+        return {3: "NCW", 4: "NCHW", 5: "NCDHW"}[rank] + f"{self.context.channel_block}c"
+
+    def became(self, operation: Operation, result: Value) -> None:
+        """`result` is the operation's value in blocked layout; others still see it row-major."""
+        with ir.after(operation):
+            plain = ir.build("ai.relayout", result, layout="")
+        original = operation.results[0]
+        original.replace_all_uses_with(plain)
+        ir.erase(operation)
+        self.blocked[plain] = result
+
+    def is_global_pool(self, operation: Operation) -> bool:
+        x = operation.operands[0]
+        return x in self.blocked and ir.attrs(operation)["axes"] == tuple(range(2, ir.type_of(x).rank))
+
+    # ---- convolutions
+
+    def conv_fits(self, operation: Operation) -> bool:
+        """Constant float32 weights, two spatial axes, and channels that fill blocks."""
+        x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
+        block, groups = self.context.channel_block, ir.attrs(operation)["groups"]
+        if x.rank != 4 or x.dtype != "float32" or not w.is_static or not isinstance(x.shape[1], int):
+            return False
+        if self.program.constant_array(operation.operands[1]) is None:
+            return False
+        out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
+        if groups == 1:
+            return out >= block // 2
+        if per_group == 1 and groups == out:
+            return True
+        return per_group % block == 0 and (out // groups) % block == 0
+
+    def conv(self, operation: Operation) -> None:
+        x, w, *bias = operation.operands
+        attrs = ir.attrs(operation)
+        block = self.context.channel_block
+        weights = ir.type_of(w)
+        depthwise = attrs["groups"] > 1 and weights.shape[1] == 1
+        channels = int(ir.type_of(x).shape[1])  # type: ignore[arg-type]
+        with ir.before(operation):
+            packed = relayout_constant(w, f"pack0_{block if depthwise else self.context.panel}")
+            if x in self.blocked:
+                x = self.blocked[x]
+            elif depthwise or channels >= block:
+                x = self.enter(x)
+            attrs["out_layout"] = self.layout_of(4)
+            result = ir.build("ai.conv", x, packed, *bias, **attrs)
+        self.became(operation, result)
+
+    def enter(self, x: Value) -> Value:
+        """A row-major value in blocked layout, converted once."""
+        entered = ir.build("ai.relayout", x, layout=self.layout_of(ir.type_of(x).rank))
+        self.blocked[x] = entered
+        return entered
+
+    # ---- what follows
+
+    def elementwise_fits(self, operation: Operation) -> bool:
+        """Some operand is blocked, and the others have a blocked form of the same shape or are constants."""
+        declared = ir.definition(operation)
+        if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
+            return False
+        blocked = [v for v in operation.operands if v in self.blocked]
+        if not blocked or ir.type_of(operation.results[0]).shape != ir.type_of(blocked[0]).shape:
+            return False
+        return all(
+            v in self.blocked and ir.type_of(v).shape == ir.type_of(blocked[0]).shape or self.spreads(v)
+            for v in operation.operands
+        )
+
+    def spreads(self, value: Value) -> bool:
+        """A constant that varies at most along channels: it is read with the channel index of any layout."""
+        owner = ir.defining(value)
+        if owner is None or owner.name not in ("ai.constant", "ai.full"):
+            return False
+        shape = ir.type_of(value).shape
+        return len(shape) <= 4 and all(d == 1 for i, d in enumerate(shape) if i != len(shape) - 3)
+
+    def elementwise(self, operation: Operation) -> None:
+        operands = [self.blocked.get(v, v) for v in operation.operands]
+        with ir.before(operation):
+            result = ir.build(operation.name, *operands, **ir.attrs(operation))
+        self.became(operation, result)
+
+
+def relayout_constant(value: Value, layout: str) -> Value:
+    """A twin of an `ai.constant` (or of a `ai.full`, made one) whose package form is `layout`."""
+    owner = ir.defining(value)
+    assert owner is not None
+    return ir.build("ai.constant", **{**ir.attrs(owner), "layout": layout})
+
+
+def _pack_matrix(operation: Operation, panel: int) -> None:
+    """Mark a constant right-hand matrix as packed in column panels."""
+    b = operation.operands[1]
+    owner, t = ir.defining(b), ir.type_of(b)
+    if owner is None or owner.name != "ai.constant" or t.rank != 2 or t.dtype != "float32" or t.layout:
+        return
+    axis = 0 if ir.attrs(operation)["transpose_b"] else 1
+    with ir.before(operation):
+        operation.operands[1] = relayout_constant(b, f"pack{axis}_{panel}")

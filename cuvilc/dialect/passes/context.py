@@ -1,0 +1,53 @@
+"""What a pass may ask about the target, and where it writes down what it did and what it refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cuvilc.dialect import ir
+
+
+class Miss(Exception):
+    """Why a rule does not apply where its pattern matched. Raised before anything is changed."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """One refusal, as `--explain-fusion` prints it: the rule, the layer, the reason."""
+
+    rule: str
+    place: str
+    why: str
+
+
+@dataclass
+class PassContext:
+    """Facts about the target, options, and the log of one run through the pipeline.
+
+    panel_width: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
+    math_exact: forbid rewrites that may change the last bit of a float.
+    """
+
+    panel_width: int = 32
+    channel_block: int = 16
+    math_exact: bool = False
+    misses: list[Missed] = field(default_factory=list)
+    applied: Counter[str] = field(default_factory=Counter)
+
+    def miss(self, rule: str, operation: ir.Operation, why: str) -> None:
+        """Record a refusal once."""
+        missed = Missed(rule, ir.source_name(operation) or operation.name, why)
+        if missed not in self._seen:
+            self._seen.add(missed)
+            self.misses.append(missed)
+
+    def apply(self, rule: str, count: int = 1) -> None:
+        self.applied[rule] += count
+
+    def why(self, rule: str) -> Sequence[str]:
+        """The reasons recorded for one rule."""
+        return [m.why for m in self.misses if m.rule == rule]
+
+    _seen: set[Missed] = field(default_factory=set, repr=False)

@@ -1,0 +1,109 @@
+"""Turn each fusion into a kernel function of its own and a launch of it; equal kernels become one.
+
+A kernel's sizes are its own symbols s0, s1, … in order of appearance, so that layers that differ only in
+which symbol they use share a kernel. The function's name is a hint at its work and a hash of its text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from cuvilc._mlir import ir as mlir
+from cuvilc.dialect import ir, op
+from cuvilc.dialect.dims import Expr, substitute, symbol, symbols
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import TensorType
+
+NAME = "outline-kernels"
+VERSION = 1
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it, `main` consists of launches, constants, reshapes, sizes and conditionals."""
+    known: dict[str, str] = {}
+    with program:
+        for function in program.functions():
+            if "symbols" in ir.attrs(function):
+                known[_text(function)] = ir.attrs(function)["sym_name"]
+        main = program.function("main")
+        for operation in list(ir.walk(ir.body(main))):
+            if operation.name == "ai.fusion":
+                _outline(program, operation, known)
+
+
+def _outline(program: Program, fusion: Operation, known: dict[str, str]) -> None:
+    inner = ir.operations(ir.body(fusion))
+    made = {r for o in inner for r in o.results}
+    captured = list(dict.fromkeys(v for o in inner for v in o.operands if v not in made))
+    renaming = _Renaming()
+    types = [renaming.type(ir.type_of(v)) for v in captured]
+    block = ir.define_function(program, "kernel", types)
+    values: dict[Value, Value] = dict(zip(captured, block.arguments, strict=True))
+    with ir.at_end(block):
+        for operation in inner[:-1]:
+            _clone(operation, values, renaming)
+    ir.finish_function(block, [values[v] for v in inner[-1].operands])
+    function = block.owner.operation
+    function.attributes["symbols"] = op.write_attr(tuple(renaming.names.values()))
+    function.attributes["kind"] = fusion.attributes["kind"]
+    text = _text(function)
+    name = known.get(text)
+    if name is None:
+        name = known[text] = f"{_hint(inner[:-1])}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        function.attributes["sym_name"] = mlir.StringAttr.get(name)
+    else:
+        function.erase()
+    with ir.before(fusion):
+        results = ir.build(
+            "ai.launch", *captured, kernel=name, symbols=tuple(symbol(n) for n in renaming.names),
+            types=[ir.type_of(r) for r in fusion.results],
+        )  # fmt: skip
+    results = results if isinstance(results, tuple) else (results,)
+    for old, new in zip(fusion.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    ir.erase(fusion)
+
+
+class _Renaming:
+    """Symbols of the caller to symbols of the kernel, in order of appearance."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    def dim(self, value: Any) -> Any:
+        if isinstance(value, Expr):
+            for name in sorted(symbols(value), key=lambda n: (str(value).find(n), n)):
+                self.names.setdefault(name, f"s{len(self.names)}")
+            return substitute(value, {old: symbol(new) for old, new in self.names.items()})
+        if isinstance(value, tuple):
+            return tuple(self.dim(v) for v in value)
+        return value
+
+    def type(self, t: TensorType) -> TensorType:
+        return t.with_(shape=self.dim(t.shape))
+
+
+def _clone(operation: Operation, values: dict[Value, Value], renaming: _Renaming) -> None:
+    attributes = {k: renaming.dim(v) for k, v in ir.attrs(operation).items()}
+    types = [renaming.type(ir.type_of(r)) for r in operation.results]
+    results = ir.build(operation.name, *(values[v] for v in operation.operands), types=types, **attributes)
+    results = results if isinstance(results, tuple) else (results,)
+    values.update(zip(operation.results, results, strict=True))
+
+
+def _text(function: Operation) -> str:
+    """The function's text without its name: equal texts are equal kernels."""
+    name = ir.attrs(function)["sym_name"]
+    return str(function).replace(f"@{name}(", "@(", 1)
+
+
+_QUIET = ("ai.full", "ai.reshape", "ai.relayout")
+
+
+def _hint(operations: list[Operation]) -> str:
+    """A readable stem such as "conv_elemwise_add_relu"."""
+    words = [o.name.removeprefix("ai.") for o in operations if o.name not in _QUIET]
+    words = list(dict.fromkeys(words or [operations[0].name.removeprefix("ai.")]))
+    return "_".join(w.removeprefix("elemwise_").replace(".", "_") for w in words[:4])

@@ -1,0 +1,220 @@
+"""Give every value of `main` a place: an offset in one arena, an output, or the memory of another value.
+
+Lifetimes are over the linear order of operations, branches one after the other. With static sizes offsets
+are chosen best-fit (largest first); with symbolic sizes values share slots when one provably fits, and an
+offset is a sum of slot sizes. A bare `ai.reshape` shares its operand's memory. ALIGNMENT keeps vectors and
+cache lines of different buffers apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, bounds, ceildiv
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.op import write_attr
+from cuvilc.dialect.passes.context import PassContext
+
+NAME = "plan-memory"
+VERSION = 1
+ALIGNMENT = 64
+
+
+@dataclass
+class Lifetime:
+    """Memory of `size_bytes` (rounded up) needed from step `first` to step `last`, both included."""
+
+    owner: Value
+    size_bytes: Dim
+    first: int
+    last: int
+    offset: Dim = 0
+
+
+@dataclass
+class _Planner:
+    program: Program
+    order: list[Operation] = field(default_factory=list)
+    root: dict[Value, Value] = field(default_factory=dict)  # a view's value -> the value whose memory it is
+    outputs: dict[Value, int] = field(default_factory=dict)
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it `main` is at the launch level: ai.cpu.launch with places, and copies where outputs need them."""
+    with program:
+        main = program.function("main")
+        if any(o.name == "ai.cpu.launch" for o in ir.walk(ir.body(main))):
+            return
+        _copy_branch_results(ir.body(main))
+        outputs = _claim_outputs(main)
+        order = list(ir.walk(ir.body(main)))
+        roots = _roots(main, order)
+        lifetimes = _lifetimes(order, roots, outputs)
+        arena = _assign(list(lifetimes.values()), program)
+        main.attributes["arena_bytes"] = write_attr(arena)
+        for operation in order:
+            _place(operation, lifetimes, outputs)
+
+
+def _copy_branch_results(block: object) -> None:
+    """Each branch of an `ai.if` ends in copies, so that both write the same memory."""
+    for operation in ir.operations(block):  # type: ignore[arg-type]
+        for region in operation.regions:
+            for inner in region.blocks:
+                _copy_branch_results(inner)
+                if operation.name != "ai.if":
+                    continue
+                end = ir.terminator(inner)
+                with ir.before(end):
+                    for i, value in enumerate(list(end.operands)):
+                        end.operands[i] = ir.build("ai.copy", value, place=("branch", i))
+
+
+def _claim_outputs(main: Operation) -> dict[Value, int]:
+    """Values that may be written into an output's memory directly; a copy is made for each that may not."""
+    end = ir.terminator(ir.body(main))
+    claimed: dict[Value, int] = {}
+    for i, value in enumerate(list(end.operands)):
+        source = _view_source(value)
+        owner = ir.defining(source)
+        direct = owner is not None and owner.name in ("ai.launch", "ai.dim_values")
+        if not direct or source in claimed:
+            with ir.before(end):
+                value = ir.build("ai.copy", value, place=("output", i))
+            end.operands[i] = value
+            source = value
+        claimed[source] = i
+    return claimed
+
+
+def _view_source(value: Value) -> Value:
+    owner = ir.defining(value)
+    while owner is not None and owner.name == "ai.reshape":
+        value = owner.operands[0]
+        owner = ir.defining(value)
+    return value
+
+
+def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
+    """Every value -> the value that owns its memory. A branch's copy lies in the conditional's result."""
+    roots: dict[Value, Value] = {a: a for a in ir.body(main).arguments}
+    for operation in order:
+        for result in operation.results:
+            roots[result] = _view_source(result)
+    for operation in order:
+        if operation.name == "ai.if":
+            for region in operation.regions:
+                end = ir.terminator(region.blocks[0])
+                for value, result in zip(end.operands, operation.results, strict=True):
+                    roots[value] = result
+    return {v: roots.get(_view_source(r), r) for v, r in roots.items()}
+
+
+def _lifetimes(
+    order: list[Operation], roots: dict[Value, Value], outputs: dict[Value, int]
+) -> dict[Value, Lifetime]:
+    """Lifetimes of all values that need arena memory, by owning value."""
+    found: dict[Value, Lifetime] = {}
+    for step, operation in enumerate(order):
+        for value in (*operation.operands, *operation.results):
+            root = roots.get(value, value)
+            life = found.get(root)
+            if life is not None:
+                life.first, life.last = min(life.first, step), max(life.last, step)
+            elif _in_arena(root, outputs):
+                size = ceildiv(ir.type_of(root).size_bytes, ALIGNMENT) * ALIGNMENT
+                found[root] = Lifetime(root, size, step, step)
+    return found
+
+
+def _in_arena(value: Value, outputs: dict[Value, int]) -> bool:
+    owner = ir.defining(value)
+    if owner is None or value in outputs:
+        return False
+    return owner.name in ("ai.launch", "ai.dim_values", "ai.copy", "ai.if")
+
+
+def _assign(lifetimes: list[Lifetime], program: Program) -> Dim:
+    """Choose offsets; returns the arena's size in bytes."""
+    if all(isinstance(x.size_bytes, int) for x in lifetimes):
+        return _assign_static(lifetimes)
+    return _assign_slots(lifetimes, program)
+
+
+def _assign_static(lifetimes: list[Lifetime]) -> int:
+    """Largest first, each at the lowest offset where it overlaps nothing alive at the same time."""
+    placed: list[Lifetime] = []
+    total = 0
+    for life in sorted(lifetimes, key=lambda x: (-int(x.size_bytes), x.first)):  # type: ignore[arg-type]
+        alive = [p for p in placed if p.first <= life.last and life.first <= p.last]
+        offset = 0
+        for other in sorted(alive, key=lambda p: int(p.offset)):  # type: ignore[arg-type]
+            if offset + int(life.size_bytes) <= int(other.offset):  # type: ignore[arg-type]
+                break
+            offset = max(offset, int(other.offset) + int(other.size_bytes))  # type: ignore[arg-type]
+        life.offset = offset
+        placed.append(life)
+        total = max(total, offset + int(life.size_bytes))  # type: ignore[arg-type]
+    return total
+
+
+def _assign_slots(lifetimes: list[Lifetime], program: Program) -> Dim:
+    """Values in order of birth reuse a free slot that surely holds them, or one that they surely outgrow."""
+    slots: list[tuple[Dim, int, list[Lifetime]]] = []  # size, last step of its users, users
+    for life in sorted(lifetimes, key=lambda x: x.first):
+        best = None
+        for i, (size, last, _) in enumerate(slots):
+            if last >= life.first:
+                continue
+            lo, hi = bounds(size - life.size_bytes, program.ranges)
+            if size == life.size_bytes:
+                best = i
+                break
+            if best is None and (lo >= 0 or hi <= 0):
+                best = i
+        if best is None:
+            slots.append((life.size_bytes, life.last, [life]))
+        else:
+            size, _, users = slots[best]
+            lo, _ = bounds(size - life.size_bytes, program.ranges)
+            slots[best] = (size if lo >= 0 else life.size_bytes, life.last, [*users, life])
+    total: Dim = 0
+    for size, _, users in slots:
+        for life in users:
+            life.offset = total
+        total = total + size
+    return total
+
+
+def _place(operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]) -> None:
+    """Write the chosen places into the operation."""
+    if operation.name == "ai.launch":
+        places = tuple(_place_of(r, lifetimes, outputs) for r in operation.results)
+        with ir.before(operation):
+            results = ir.build(
+                "ai.cpu.launch", *operation.operands, **ir.attrs(operation), places=places,
+                types=[ir.type_of(r) for r in operation.results],
+            )  # fmt: skip
+        results = results if isinstance(results, tuple) else (results,)
+        for old, new in zip(operation.results, results, strict=True):
+            old.replace_all_uses_with(new)
+        ir.erase(operation)
+    elif operation.name == "ai.if":
+        places = tuple(_place_of(r, lifetimes, outputs) for r in operation.results)
+        operation.attributes["places"] = write_attr(places)
+        for region in operation.regions:
+            for value, place in zip(ir.terminator(region.blocks[0]).operands, places, strict=True):
+                ir.defining(value).attributes["place"] = write_attr(place)  # type: ignore[union-attr]
+    elif operation.name in ("ai.dim_values", "ai.copy") and operation.results:
+        result = operation.results[0]
+        if result in lifetimes or result in outputs:
+            name = "place" if operation.name == "ai.copy" else "places"
+            place = _place_of(result, lifetimes, outputs)
+            operation.attributes[name] = write_attr(place if name == "place" else (place,))
+
+
+def _place_of(value: Value, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]) -> tuple[str, Dim]:
+    if value in outputs:
+        return ("output", outputs[value])
+    return ("arena", lifetimes[value].offset)

@@ -1,0 +1,186 @@
+"""The launch level as the runtime's plan: buffers by number, steps in order, branches as jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cuvilc.diagnostics import define, fail
+from cuvilc.dialect import dims, ir
+from cuvilc.dialect.dims import Dim, substitute
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.types import to_layout
+from cuvilc.package.describe import KernelFacts
+from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
+from cuvilc.package.weights import LazyWeight
+from cuvilc.targets.kernels import Kernel
+
+UNBOUND_SYMBOL = define(
+    "CUV402",
+    "a size of the model cannot be read from its inputs",
+    """\
+Every symbolic size must be one axis of some input by itself, so that the runtime can read it there. Here a
+size occurs only inside an expression, or only in an output.
+
+Next step: give the size with `--dim NAME=N`, or fix the input's shape with `--shape INPUT=…`.
+""",
+)
+
+
+@dataclass
+class Emitted:
+    """A plan, its weights by key, and the totals of each kernel."""
+
+    plan: Plan
+    weights: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, KernelFacts] = field(default_factory=dict)
+
+
+def emit_plan(program: Program, kernels: dict[str, Kernel], levels: list[Level]) -> Emitted:
+    """The plan of a program at the launch level whose kernels are compiled. CUV402."""
+    with program:
+        return _Emitter(program, kernels, levels).emit()
+
+
+class _Emitter:
+    def __init__(self, program: Program, kernels: dict[str, Kernel], levels: list[Level]) -> None:
+        self.program = program
+        self.kernels = kernels
+        self.emitted = Emitted(Plan(levels=levels))
+        self.plan = self.emitted.plan
+        self.numbers: dict[Value, int] = {}
+        self.buffers: dict[Buffer, int] = {}
+
+    def emit(self) -> Emitted:
+        main = self.program.function("main")
+        names = ir.attrs(main)
+        block = ir.body(main)
+        for i, (argument, name) in enumerate(zip(block.arguments, names["input_names"], strict=True)):
+            t = ir.type_of(argument)
+            number = self.buffer(Buffer(BufferKind.INPUT, t.size_bytes, i))
+            self.numbers[argument] = number
+            self.plan.inputs.append(Port(name, t.dtype, t.shape, number))
+        self.plan.symbols = self.symbols()
+        self.plan.arena_bytes = names["arena_bytes"]
+        self.block(block)
+        for name, value in zip(names["output_names"], ir.terminator(block).operands, strict=True):
+            t = ir.type_of(value)
+            self.plan.outputs.append(Port(name, t.dtype, t.shape, self.numbers[value]))
+        self.check_symbols()
+        return self.emitted
+
+    def symbols(self) -> list[Symbol]:
+        found: dict[str, Symbol] = {}
+        for i, port in enumerate(self.plan.inputs):
+            for axis, d in enumerate(port.dims):
+                if not isinstance(d, int) and str(d).isidentifier():
+                    lo, hi = self.program.ranges.get(str(d), (0, None))
+                    found.setdefault(str(d), Symbol(str(d), i, axis, lo, hi))
+        return list(found.values())
+
+    def check_symbols(self) -> None:
+        """Every size that the plan uses can be read from an input."""
+        known = {s.name for s in self.plan.symbols}
+        for port in (*self.plan.inputs, *self.plan.outputs):
+            for d in port.dims:
+                missing = sorted(dims.symbols(d) - known)
+                if missing:
+                    raise fail(
+                        UNBOUND_SYMBOL, f"the size `{missing[0]}` is not an axis of any input",
+                        place=f"{self.program.name}: `{port.name}`", evidence=f"{port.name}: [{', '.join(map(str, port.dims))}]",
+                        help=f"give it a value: --dim {missing[0]}=N",
+                    )  # fmt: skip
+
+    def buffer(self, wanted: Buffer) -> int:
+        number = self.buffers.get(wanted)
+        if number is None:
+            number = self.buffers[wanted] = len(self.plan.buffers)
+            self.plan.buffers.append(wanted)
+        return number
+
+    def placed(self, value: Value, place: tuple[str, Dim]) -> int:
+        kind = BufferKind.OUTPUT if place[0] == "output" else BufferKind.ARENA
+        return self.buffer(Buffer(kind, ir.type_of(value).size_bytes, place[1]))
+
+    def block(self, block: Any) -> None:
+        for operation in ir.operations(block):
+            emit = getattr(self, "do_" + operation.name.replace(".", "_"), None)
+            if emit is None:
+                raise NotImplementedError(f"{operation.name} at the launch level")
+            emit(operation)
+
+    def do_func_return(self, operation: Operation) -> None:
+        pass
+
+    def do_ai_yield(self, operation: Operation) -> None:
+        pass
+
+    def do_ai_constant(self, operation: Operation) -> None:
+        attrs, value = ir.attrs(operation), operation.results[0]
+        layout = attrs["layout"]
+        key = f"{attrs['key']}@{layout}" if layout else attrs["key"]
+        size = ir.type_of(value).size_bytes
+        assert isinstance(size, int)
+        array = self.program.weights[attrs["key"]]
+        self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
+        self.numbers[value] = self.buffer(Buffer(BufferKind.WEIGHT, size, key))
+
+    def do_ai_reshape(self, operation: Operation) -> None:
+        self.numbers[operation.results[0]] = self.numbers[operation.operands[0]]
+
+    def do_ai_dim_values(self, operation: Operation) -> None:
+        value, attrs = operation.results[0], ir.attrs(operation)
+        if "places" not in attrs:
+            return
+        number = self.numbers[value] = self.placed(value, attrs["places"][0])
+        self.plan.steps.append(Step(StepKind.DIMS, buffers=(number,), scalars=attrs["values"], name="dims"))
+
+    def do_ai_copy(self, operation: Operation) -> None:
+        value = operation.results[0]
+        number = self.numbers[value] = self.placed(value, ir.attrs(operation)["place"])
+        source = self.numbers[operation.operands[0]]
+        layer = ir.source_name(operation)
+        self.plan.steps.append(Step(StepKind.COPY, buffers=(source, number), name="copy", layer=layer))
+
+    def do_ai_if(self, operation: Operation) -> None:
+        attrs, steps = ir.attrs(operation), self.plan.steps
+        for value, place in zip(operation.results, attrs.get("places", ()), strict=False):
+            self.numbers[value] = self.placed(value, place)
+        branch = len(steps)
+        layer = ir.source_name(operation)
+        condition = self.numbers[operation.operands[0]]
+        steps.append(Step(StepKind.BRANCH, buffers=(condition,), name="if", layer=layer))
+        self.block(ir.body(operation, 0))
+        jump = len(steps)
+        steps.append(Step(StepKind.JUMP, name="else", layer=layer))
+        steps[branch] = replace(steps[branch], target=len(steps))
+        self.block(ir.body(operation, 1))
+        steps[jump] = replace(steps[jump], target=len(steps))
+
+    def do_ai_cpu_launch(self, operation: Operation) -> None:
+        attrs = ir.attrs(operation)
+        kernel = self.kernels[attrs["kernel"]]
+        for value, place in zip(operation.results, attrs["places"], strict=True):
+            self.numbers[value] = self.placed(value, place)
+        function = self.program.function(kernel.name)
+        names = ir.attrs(function)["symbols"]
+        sizes = dict(zip(names, attrs["symbols"], strict=True))
+        facts = kernel.facts
+        flops, moved = substitute(facts.flops, sizes), substitute(facts.bytes, sizes)
+        if kernel.name not in self.plan.kernels:
+            self.plan.kernels.append(kernel.name)
+        self.plan.steps.append(
+            Step(
+                StepKind.KERNEL,
+                target=self.plan.kernels.index(kernel.name),
+                buffers=tuple(self.numbers[v] for v in (*operation.operands, *operation.results)),
+                scalars=tuple(substitute(s, sizes) for s in facts.scalars),
+                tasks=substitute(facts.tasks, sizes),
+                scratch_bytes=substitute(facts.scratch_bytes, sizes),
+                cost=dims.maximum(flops, moved * 4),
+                name=kernel.name,
+                layer=ir.source_name(operation),
+            )
+        )
+        known = self.emitted.facts.get(kernel.name, KernelFacts(facts.schedule))
+        self.emitted.facts[kernel.name] = KernelFacts(facts.schedule, known.flops + flops, known.bytes + moved)

@@ -1,0 +1,184 @@
+"""Compile kernel functions to object code, for several CPU levels, in parallel, through the cache.
+
+The cache's key is the kernel's text, the chip, and the sources of everything that decides its code; a hit
+needs neither TVM nor LLVM.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cuvilc.dialect import dims, ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.ir import Operation, Program
+from cuvilc.package.cache import Cache, digest
+from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
+from cuvilc.targets.chip import Chip
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a launch must know of one kernel on one level; sizes over the kernel's own symbols."""
+
+    schedule: str
+    scalars: tuple[Dim, ...]
+    tasks: Dim
+    scratch_bytes: Dim
+    flops: Dim
+    bytes: Dim
+    misses: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        values = {k: str(getattr(self, k)) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
+        scalars = [str(s) for s in self.scalars]
+        return {"schedule": self.schedule, "scalars": scalars, "misses": list(self.misses), **values}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Facts:
+        sizes = {k: dims.parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
+        scalars = tuple(dims.parse(s) for s in values["scalars"])
+        return Facts(values["schedule"], scalars, misses=tuple(values["misses"]), **sizes)
+
+
+@dataclass
+class Kernel:
+    """A kernel on all levels. Sizes that differ by level select on the symbol CPU_LEVEL."""
+
+    name: str
+    facts: Facts
+    objects: list[bytes] = field(default_factory=list)
+    cached: bool = False
+
+
+def compile_kernels(
+    program: Program,
+    chips: Sequence[Chip],
+    cache: Cache,
+    jobs: int,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Kernel]:
+    """Every kernel function of the program, by name.
+
+    Schedules are built on this thread (MLIR's context is bound to it), LLVM runs on `jobs` others.
+    """
+    kernels: dict[str, Kernel] = {}
+    with program, tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(jobs) as pool:
+        functions = [f for f in program.functions() if "symbols" in f.attributes]
+        pending: list[tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]] = []
+        for function in functions:
+            kernel, work = _start(program, function, chips, cache, pool, Path(directory))
+            pending.append((kernel, work))
+        for done, (kernel, work) in enumerate(pending, 1):
+            for key, header, future in work:
+                code = future.result()
+                kernel.objects.append(code)
+                if key:
+                    cache.put(key, header + code)
+            kernels[kernel.name] = kernel
+            if progress:
+                progress(done, len(functions), kernel.name)
+    return kernels
+
+
+def _start(
+    program: Program, function: Operation, chips: Sequence[Chip], cache: Cache, pool: ThreadPoolExecutor, directory: Path
+) -> tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]:
+    """Look up or schedule one kernel on every level, and set LLVM to work."""
+    name = ir.attrs(function)["sym_name"]
+    text = str(function)
+    every: list[Facts] = []
+    work: list[tuple[str, bytes, Future[bytes]]] = []
+    cached = True
+    for level, chip in enumerate(chips):
+        given = every[-1].scalars if every else ()
+        key = digest(text, repr(chip), kernel_symbol(name, level), repr(given), code_version())
+        entry = cache.get(key)
+        if entry is not None:
+            size = int.from_bytes(entry[:4], "little")
+            every.append(Facts.from_json(json.loads(entry[4 : 4 + size])))
+            work.append(("", b"", _done(entry[4 + size :])))
+            continue
+        cached = False
+        symbol = kernel_symbol(name, level)
+        facts, scheduled = schedule_kernel(program, function, chip, symbol, given)
+        header = json.dumps(facts.to_json()).encode()
+        future = pool.submit(_compile, scheduled.function, chip, directory / f"{symbol}.o")
+        every.append(facts)
+        work.append((key, len(header).to_bytes(4, "little") + header, future))
+    return Kernel(name, _merge(every), cached=cached), work
+
+
+def _done(code: bytes) -> Future[bytes]:
+    future: Future[bytes] = Future()
+    future.set_result(code)
+    return future
+
+
+def schedule_kernel(
+    program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
+) -> tuple[Facts, Any]:
+    """The first schedule that takes the region. `scalars`: those another level already passes, kept in front."""
+    from cuvilc.targets.region import Miss, Region  # noqa: PLC0415  (a cache hit does not load TVM)
+    from cuvilc.targets.schedules import SCHEDULES  # noqa: PLC0415
+
+    region = Region.of(program, function)
+    region.scalars = scalars
+    misses: list[str] = []
+    for label, schedule in SCHEDULES:
+        try:
+            scheduled = schedule(region, chip, symbol)
+        except Miss as miss:
+            misses.append(f"{label}: {miss}")
+            continue
+        facts = Facts(
+            scheduled.schedule, scheduled.scalars, scheduled.tasks, scheduled.scratch_bytes,
+            scheduled.flops, scheduled.bytes, tuple(misses),
+        )  # fmt: skip
+        return facts, scheduled
+    raise NotImplementedError(f"no schedule takes {symbol}: " + "; ".join(misses))
+
+
+def _compile(function: Any, chip: Chip, path: Path) -> bytes:
+    from cuvilc.targets import tir  # noqa: PLC0415
+
+    tir.compile_object(function, tir.llvm_target(chip.llvm), str(path))
+    code = path.read_bytes()
+    path.unlink()
+    return code
+
+
+def _merge(every: list[Facts]) -> Facts:
+    """One set of facts for all levels."""
+    merged = every[-1]  # its scalars begin with those of all before
+    for level in reversed(range(len(every) - 1)):
+        here = dims.equal(dims.symbol(CPU_LEVEL), level)
+        merged = replace(
+            merged,
+            tasks=dims.select(here, every[level].tasks, merged.tasks),
+            scratch_bytes=dims.select(here, every[level].scratch_bytes, merged.scratch_bytes),
+        )
+    return replace(merged, schedule=every[0].schedule, misses=every[0].misses)
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Changes whenever anything that decides a kernel's code does: our sources, TVM's version."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    hasher = sha256()
+    root = Path(__file__).resolve().parent
+    for source in sorted([*root.rglob("*.py"), *(root.parent / "dialect" / "ops").glob("*.py")]):
+        hasher.update(source.read_bytes())
+    try:
+        hasher.update(version("apache-tvm").encode())
+    except PackageNotFoundError:
+        hasher.update(b"none")
+    return hasher.hexdigest()

@@ -1,0 +1,211 @@
+"""Matrix products as register tiles over packed panels of B; any number of rows, known or not.
+
+A task is a group of row tiles times a group of panels. Consecutive tasks share panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuvilc.dialect.dims import Dim
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.schedules.gemm_operands import Left, Right
+from cuvilc.targets.schedules.gemm_plan import Plan, plan_of
+from cuvilc.targets.schedules.microkernel import (
+    Epilogue,
+    RegisterTile,
+    balanced,
+    first_of,
+    greater,
+    lesser,
+    powers_of_two,
+)
+from cuvilc.targets.tir import CannotVectorize
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """ai.matmul with an injective prologue of either operand and an elementwise epilogue."""
+    plan = plan_of(region, chip)
+    try:
+        return _Gemm(region, chip, name, plan, vectorize=True).build()
+    except CannotVectorize:
+        return _Gemm(region, chip, name, plan, vectorize=False).build()
+
+
+class _Gemm:
+    def __init__(
+        self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool
+    ) -> None:
+        self.chip, self.plan = chip, plan
+        self.lanes = "vectorized" if vectorize else "serial"
+        self.emitter = Emitter(region, name)
+        self.b = self.emitter.builder
+        self.epilogue = Epilogue(self.emitter, plan.anchor)
+        self.left = Left(self.emitter, plan, self.lanes)
+        self.right = Right(self.emitter, plan)
+        self.n, self.m, self.k = (self._size(d) for d in (plan.n, plan.m, plan.k))
+        self.batch: list[Any] = []
+
+    def _size(self, d: Dim) -> Any:
+        return self.b.scalar(d)
+
+    def build(self) -> Scheduled:
+        plan, b = self.plan, self.b
+        row_groups, panel_groups = self._size(plan.row_groups), self._size(plan.panel_groups)
+        panels = self._size(plan.panels)
+        with b.tasks() as t:
+            group, rest = self._split(t, row_groups)
+            panel_group, rest = self._split(rest, panel_groups)
+            self.batch = self._digits(rest, plan.batch)
+            first = b.let(panel_group * plan.panel_group)
+            last = b.let(lesser(first + plan.panel_group, panels))
+            self.left.begin_task(self.batch)
+            self.right.begin_task(self.batch)
+            if isinstance(plan.m, int):
+                self._static_rows(group, first, last)
+            else:
+                self._symbolic_rows(group, first, last)
+        return self.emitter.finish("gemm", plan.tasks, plan.flops)
+
+    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
+        """(t mod extent, t div extent), computed once."""
+        k, b = self.emitter.k, self.b
+        if isinstance(extent, int) and extent == 1:
+            return 0, t
+        whole = b.let(k.floordiv(t, extent))
+        return b.let(t - whole * extent), whole
+
+    def _digits(self, flat: Any, extents: Any) -> list[Any]:
+        """Indices along `extents` of a flat number."""
+        digits: list[Any] = []
+        for d in reversed(extents[1:]):
+            digit, flat = self._split(flat, self._size(d))
+            digits.append(digit)
+        return [flat, *reversed(digits)] if extents else []
+
+    # ---- rows
+
+    def _static_rows(self, group: Any, first: Any, last: Any) -> None:
+        """Row tiles of two sizes that differ by one: the larger ones come first."""
+        plan, b = self.plan, self.b
+        sizes = balanced(plan.m, plan.rows)
+        if not sizes:
+            return
+        large, many = sizes[0], sizes.count(sizes[0])
+        low = group * plan.tile_group if not isinstance(group, int) else 0
+        high = b.let(lesser(low + plan.tile_group, len(sizes)))
+        low = b.let(low)
+
+        def row_of(tile: Any) -> Any:
+            return tile * large - greater(tile - many, 0) if many < len(sizes) else tile * large
+
+        base, end = b.let(row_of(low)), b.let(row_of(high))
+        self.left.pack_rows(base, end)
+
+        def rows_of_panel(panel: Any) -> None:
+            self._tiles(low, lesser(high, many), large, row_of, panel)
+            if many < len(sizes):
+                self._tiles(b.let(greater(low, many)), high, large - 1, row_of, panel)
+
+        self._panels(first, last, rows_of_panel)
+
+    def _symbolic_rows(self, group: Any, first: Any, last: Any) -> None:
+        """The largest tile that fits, the last one moved back to overlap; so few rows need no remainder."""
+        plan, b = self.plan, self.b
+        tiles = self._size(plan.row_tiles)
+
+        def case(size: int) -> Callable[[], None]:
+            def body() -> None:
+                if size == plan.rows:
+                    low = b.let(group * plan.tile_group)
+                    high = b.let(lesser(low + plan.tile_group, tiles))
+                else:
+                    low, high = 0, b.let(self.emitter.k.floordiv(self.m + (size - 1), size))
+
+                def row_of(tile: Any) -> Any:
+                    return lesser(tile * size, self.m - size)
+
+                base = b.let(row_of(low))
+                end = b.let(row_of(high - 1) + size)
+                self.left.pack_rows(base, end)
+                self._panels(first, last, lambda p: self._tiles(low, high, size, row_of, p))
+
+            return body
+
+        first_of(b, [(self.m >= s if s > 1 else None, case(s)) for s in plan.sizes])
+
+    def _panels(self, first: Any, last: Any, body: Callable[[Any], None]) -> None:
+        with self.b.loop(last - first, start=first, name="p") as panel:
+            self.right.begin_panel(panel)
+            body(panel)
+
+    def _tiles(self, low: Any, high: Any, rows: int, row_of: Any, panel: Any) -> None:
+        with self.b.loop(high - low, start=low, name="m") as tile:
+            self._tile(self.b.let(row_of(tile)), rows, panel)
+
+    # ---- one register tile
+
+    def _tile(self, row: Any, rows: int, panel: Any) -> None:
+        width = self.plan.width
+        sets = RegisterTile.sets_for(self.chip, rows, width)
+        if isinstance(self.k, int) and self.k < 2 * sets:
+            sets = 1
+        tile = RegisterTile(self.b, self.chip, rows, width, sets)
+        self.left.begin_tile(row)
+        self._reduce(tile, sets)
+        tile.gather_sets()
+        self._finish(tile, row, panel)
+
+    def _reduce(self, tile: RegisterTile, sets: int) -> None:
+        def step(k: Any, s: int) -> None:
+            scalars = [self.left.at(r, k) for r in range(tile.rows)]
+            tile.step(scalars, lambda lane: self.right.at(k, lane), s)
+
+        turns = self.emitter.k.floordiv(self.k, sets)
+        turns = turns if isinstance(turns, int) else self.b.let(turns)
+        with self.b.loop(turns, name="k") as i:
+            for s in range(sets):
+                step(i * sets + s, s)
+        if sets > 1 and not (isinstance(self.k, int) and self.k % sets == 0):
+            with self.b.loop(self.k - turns * sets, start=turns * sets, name="k") as i:
+                step(i, 0)
+
+    # ---- epilogue
+
+    def _finish(self, tile: RegisterTile, row: Any, panel: Any) -> None:
+        plan, b = self.plan, self.b
+        column = b.let(self.right.column(panel))
+        tail = plan.n % plan.width if isinstance(plan.n, int) else None
+        whole = tail == 0 or plan.b_kind == "rows"
+        if whole and self.epilogue.unrolls:
+            with b.loop(plan.width, self.lanes) as lane:
+                for r in range(tile.rows):
+                    self._store(row + r, column + lane, tile.at(r, lane))
+            return
+        memory = tile.spill()
+
+        def over_rows(pieces: Any) -> None:
+            with b.loop(tile.rows, name="r") as r:
+                for offset, width, kind in pieces:
+                    with b.loop(width, kind) as lane:
+                        value = b.load(memory, r * plan.width + offset + lane)
+                        self._store(row + r, column + offset + lane, value)
+
+        full = [(0, plan.width, self.lanes)]
+        if whole:
+            over_rows(full)
+            return
+        left = self.n - column
+        some = [(0, left, "serial")] if tail is None else [
+            (o, w, self.lanes) for o, w in powers_of_two(tail)
+        ]  # fmt: skip
+        if isinstance(plan.n, int) and plan.n < plan.width:
+            over_rows(some)
+            return
+        first_of(b, [(left >= plan.width, lambda: over_rows(full)), (None, lambda: over_rows(some))])
+
+    def _store(self, row: Any, column: Any, value: Any) -> None:
+        index = (*self.batch, *self.plan.row_index(self.emitter, row), column)
+        self.epilogue.store(index, value)

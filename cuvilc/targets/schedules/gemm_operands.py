@@ -1,0 +1,137 @@
+"""Where a register tile's operands come from: memory as it lies, or packed into scratch first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.gemm_plan import PANEL, Plan
+from cuvilc.targets.schedules.microkernel import argument_index, lesser
+
+_STEP = 16
+
+
+class Left:
+    """Rows of A: `at(r, k)` is element k of row r of the tile begun last."""
+
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
+        self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
+        self.k = self.b.scalar(plan.k)
+        self.batch: list[Any] = []
+        self._base: Any = 0  # first row in the scratch
+        self._tile: Any = 0
+        index = argument_index(emitter.region, plan.a)
+        if plan.a_direct:
+            assert index is not None
+            self._buffer = self.b.buffer(index, "float32")
+        else:
+            rows: Dim = plan.tile_group * plan.rows
+            self._buffer = self.b.scratch(plan.k * rows, "float32")
+
+    def begin_task(self, batch: list[Any]) -> None:
+        self.batch = batch
+        if self.plan.a_direct:
+            t = ir.type_of(self.plan.a)
+            zeros = (0,) * min(t.rank, 2)
+            index = (*_of_operand(t.shape[:-2], batch), *zeros) if batch else (0,) * t.rank
+            self._task = self.b.let(self.emitter.k.flat_index(t, index))
+
+    def pack_rows(self, low: Any, high: Any) -> None:
+        """Compute rows [low, high) of A into the scratch, unless A is read where it lies."""
+        if self.plan.a_direct:
+            return
+        self._base = low
+        b, whole = self.b, self.k - self.k % _STEP if isinstance(self.k, int) else 0
+        with b.loop(high - low, start=low, name="r") as row:
+            to = b.let((row - low) * self.k)
+            if whole:
+                with b.loop(whole // _STEP) as step, b.loop(_STEP, self.lanes) as lane:
+                    self._pack(to, row, step * _STEP + lane)
+            with b.loop(self.k - whole, start=whole) as k:
+                self._pack(to, row, k)
+
+    def _pack(self, to: Any, row: Any, k: Any) -> None:
+        self.b.store(self._buffer, to + k, self._element(row, k))
+
+    def _element(self, row: Any, k: Any) -> Any:
+        a = self.emitter.accessor(self.plan.a)
+        if len(a.shape) == 1:
+            return a[k]
+        if self.plan.transposed_a:
+            return a.at((*self.batch, k, row))
+        rows = [row] if self.plan.batch else self.plan.row_index(self.emitter, row)
+        return a.at((*self.batch, *rows, k))
+
+    def begin_tile(self, row: Any) -> None:
+        start = row * self.k if self.plan.a_direct else (row - self._base) * self.k
+        self._tile = self.b.let(start + self._task if self.plan.a_direct else start)
+
+    def at(self, r: int, k: Any) -> Any:
+        return self.b.load(self._buffer, self._tile + r * self.k + k)
+
+
+class Right:
+    """A panel of B: `at(k, lane)` is element k of the panel's column `lane`."""
+
+    def __init__(self, emitter: Emitter, plan: Plan) -> None:
+        self.emitter, self.plan, self.b = emitter, plan, emitter.builder
+        self.k, self.n = self.b.scalar(plan.k), self.b.scalar(plan.n)
+        self.dtype = ir.type_of(plan.b).dtype
+        self.batch: list[Any] = []
+        self._task: Any = 0
+        self._panel: Any = 0
+        if plan.b_kind == "gather":
+            self.dtype = "float32"
+            self._buffer = self.b.scratch(plan.k * plan.width, "float32")
+        else:
+            index = argument_index(emitter.region, plan.b)
+            assert index is not None
+            self._buffer = self.b.buffer(index, self.dtype)
+        self._stride: Any = {"packed": PANEL, "rows": self.n, "gather": plan.width}[plan.b_kind]
+
+    def begin_task(self, batch: list[Any]) -> None:
+        self.batch = batch
+        t = ir.type_of(self.plan.b)
+        if self.plan.b_kind == "rows":
+            index = (*_of_operand(t.shape[:-2], batch), 0, 0)
+            self._task = self.b.let(self.emitter.k.flat_index(t, index))
+
+    def column(self, panel: Any) -> Any:
+        """First column of a panel: the last one overlaps where B is read as it lies."""
+        column = panel * self.plan.width
+        return lesser(column, self.n - self.plan.width) if self.plan.b_kind == "rows" else column
+
+    def begin_panel(self, panel: Any) -> None:
+        kind, width = self.plan.b_kind, self.plan.width
+        if kind == "packed" and width == PANEL:
+            self._panel = self.b.let(panel * (self.k * PANEL))
+        elif kind == "packed":
+            share, k = PANEL // width, self.emitter.k
+            block = k.floordiv(panel, share)
+            self._panel = self.b.let(block * (self.k * PANEL) + (panel - block * share) * width)
+        elif kind == "rows":
+            self._panel = self.b.let(self._task + self.column(panel))
+        else:
+            self._pack(panel)
+
+    def _pack(self, panel: Any) -> None:
+        """The panel into scratch; columns beyond the last repeat it, and nobody stores their sums."""
+        b, width = self.b, self.plan.width
+        matrix = self.emitter.accessor(self.plan.b)
+        with b.loop(width, name="j") as j:
+            column = b.let(lesser(panel * width + j, self.n - 1))
+            with b.loop(self.k, name="k") as k:
+                place = (column, k) if self.plan.transposed_b else (k, column)
+                b.store(self._buffer, k * width + j, matrix.at((*self.batch, *place)))
+
+    def at(self, k: Any, lane: Any) -> Any:
+        offset = self._panel + k * self._stride + lane
+        return self.emitter.k.load(self._buffer, offset, self.dtype)
+
+
+def _of_operand(shape: Any, batch: list[Any]) -> list[Any]:
+    """Batch indices of an operand: an extent of 1 stays at 0."""
+    mine = batch[len(batch) - len(shape) :]
+    return [0 if d == 1 else i for d, i in zip(shape, mine, strict=True)]

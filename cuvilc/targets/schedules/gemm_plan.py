@@ -1,0 +1,167 @@
+"""What a matrix product looks like to its schedule: sizes, where operands come from, how work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, Shape, ceildiv, product
+from cuvilc.dialect.types import TensorType, pack_parts
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region
+from cuvilc.targets.schedules.microkernel import (
+    anchor_of,
+    argument_index,
+    halvings,
+    tile_rows,
+)
+
+PANEL = 32  # columns in a block of packed weights
+# A task should last about 20 us: so many operations, or so many bytes of weights when few rows share them.
+_TASK_FLOPS = 2.5e6
+_TASK_WEIGHT_BYTES = 600e3
+_MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
+
+
+@dataclass
+class Plan:
+    """Sizes and decisions. Rows are those of all leading dimensions of A where B has two dimensions."""
+
+    anchor: Any
+    a: Any
+    b: Any
+    batch: Shape
+    leading: Shape  # what the row number stands for: its digits, outer first
+    transposed_a: bool
+    transposed_b: bool
+    m: Dim
+    n: Dim
+    k: Dim
+    a_direct: bool  # A is read where it lies; else packed into scratch, a task's rows at a time
+    b_kind: str  # "packed": panels of constants; "rows": read where it lies; "gather": packed into scratch
+    rows: int  # of the full register tile
+    width: int
+    tile_group: int  # row tiles in a task
+    panel_group: int  # panels in a task
+
+    @property
+    def row_tiles(self) -> Dim:
+        return ceildiv(self.m, self.rows)
+
+    @property
+    def panels(self) -> Dim:
+        return ceildiv(self.n, self.width)
+
+    @property
+    def row_groups(self) -> Dim:
+        return ceildiv(self.row_tiles, self.tile_group)
+
+    @property
+    def panel_groups(self) -> Dim:
+        return ceildiv(self.panels, self.panel_group)
+
+    @property
+    def tasks(self) -> Dim:
+        return product(self.batch) * self.panel_groups * self.row_groups
+
+    @property
+    def flops(self) -> Dim:
+        return product(self.batch) * self.m * self.n * self.k * 2
+
+    @property
+    def sizes(self) -> list[int]:
+        """Row counts of the register tiles that exist when the number of rows is known only at run time."""
+        return halvings(self.rows)
+
+    def row_index(self, emitter: Emitter, row: Any) -> list[Any]:
+        """The digits of a row number; an extent of 1 has the digit 0."""
+        real = [axis for axis, d in enumerate(self.leading) if d != 1]
+        digits: list[Any] = [0] * len(self.leading)
+        for axis in reversed(real):
+            if axis == real[0]:
+                digits[axis] = row
+            else:
+                extent = emitter.builder.scalar(self.leading[axis])
+                digits[axis] = emitter.k.mod(row, extent)
+                row = emitter.k.floordiv(row, extent)
+        return digits
+
+
+def plan_of(region: Region, chip: Chip) -> Plan:
+    """Decide everything that needs no code. Raises Miss."""
+    anchor = anchor_of(region, "ai.matmul")
+    a, b = anchor.operands
+    ta, tb, attrs = ir.type_of(a), ir.type_of(b), ir.attrs(anchor)
+    result = ir.type_of(anchor.results[0])
+    _check(ta, tb, result)
+    n = result.shape[-1]
+    k = ta.shape[-2 if attrs["transpose_a"] else -1]
+    vector = ta.rank == 1
+    flat = tb.rank == 2 and not attrs["transpose_a"]
+    leading = () if vector else result.shape[:-1] if flat else (result.shape[-2],)
+    batch = () if flat or vector else result.shape[:-2]
+    if vector and tb.rank != 2:
+        raise Miss("a vector times a stack of matrices")
+    width = min(PANEL, chip.lanes * 2)
+    kind = _kind(region, b, tb, attrs["transpose_b"], n, chip)
+    if kind == "rows" and n < width:
+        width = chip.lanes
+    a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
+    m = product(leading)
+    full = tile_rows(chip, width)
+    rows = -(-m // -(-m // full)) if isinstance(m, int) and m else full
+    plan = Plan(anchor, a, b, batch, leading, attrs["transpose_a"], attrs["transpose_b"], m, n, k, a_direct, kind, rows, width, 1, 1)
+    _group(plan)
+    return plan
+
+
+def _check(ta: TensorType, tb: TensorType, result: TensorType) -> None:
+    floats = ("float32", "float16", "bfloat16")
+    if any(t.dtype not in floats for t in (ta, tb, result)):
+        raise Miss(f"product of {ta.dtype}")
+    if ta.layout or tb.rank < 2:
+        raise Miss("A in a blocked layout" if ta.layout else "matrix times vector")
+    for side in (ta, tb):
+        for own, out in zip(reversed(side.shape[:-2]), reversed(result.shape[:-2]), strict=False):
+            if own != out and own != 1:
+                raise Miss("whether a batch dimension broadcasts is known only at run time")
+
+
+def _is_plain(t: TensorType) -> bool:
+    return t.dtype == "float32" and not t.layout
+
+
+def _kind(region: Region, b: Any, tb: TensorType, transposed: bool, n: Dim, chip: Chip) -> str:
+    if tb.layout:
+        if pack_parts(tb.layout) != (0 if transposed else 1, PANEL) or tb.rank != 2:
+            raise Miss(f"weights in layout {tb.layout}")
+        if argument_index(region, b) is None:
+            raise Miss("packed weights computed in the kernel")
+        return "packed"
+    direct = argument_index(region, b) is not None and _is_plain(tb) and not transposed
+    wide = isinstance(n, int) and n >= chip.lanes
+    return "rows" if direct and wide else "gather"
+
+
+def _group(plan: Plan) -> None:
+    """Cut rows and panels into tasks: all rows of a panel first, so that its weights stay in cache."""
+    k = plan.k if isinstance(plan.k, int) else 512
+    tile_flops = max(2 * plan.rows * plan.width * k, 1)
+    tiles = max(1, round(_TASK_FLOPS / tile_flops))
+    few_rows = not isinstance(plan.m, int) or plan.m <= plan.rows
+    by_bytes = max(1, round(_TASK_WEIGHT_BYTES / max(4 * plan.width * k, 1))) if few_rows else 1
+    if isinstance(plan.m, int):
+        row_tiles = max(1, -(-plan.m // plan.rows))
+        groups = max(1, -(-row_tiles // tiles))
+        plan.tile_group = -(-row_tiles // groups)
+        if plan.b_kind == "gather":
+            plan.tile_group = min(row_tiles, max(plan.tile_group, _MOST_ROW_TILES))
+        plan.panel_group = max(1, min(tiles // plan.tile_group, 8)) if not few_rows else 1
+    else:
+        plan.tile_group = min(tiles, _MOST_ROW_TILES)
+    plan.panel_group = max(plan.panel_group, min(by_bytes, 8))
+    if not plan.a_direct:  # each task packs its rows of A again: let more panels share them
+        plan.panel_group = max(plan.panel_group, 4)
+    if isinstance(plan.n, int):
+        plan.panel_group = max(1, min(plan.panel_group, -(-plan.n // plan.width)))

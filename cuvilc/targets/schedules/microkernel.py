@@ -1,0 +1,176 @@
+"""The register tile that products and convolutions share: rows × width float32 sums kept in registers.
+
+Every index into the sums is a constant, so LLVM's SROA turns the array into registers. The width is a power
+of two (other vectors are slow in LLVM's code), the rows are as many as the chip's registers hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.ir import Value
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region
+from cuvilc.targets.tir import KernelBuilder, PrimExpr, const
+
+# Independent multiply-adds needed to hide their latency: 4 cycles on two units.
+_CHAINS = 8
+# Registers for a row's scalar and the streamed vectors; the others hold sums.
+_RESERVED = 3
+_MOST_ROWS = 16  # beyond, a tile only grows the code
+# An epilogue of more operations than this goes over the rows in a loop: unrolled it would be slow to compile.
+_UNROLLED_OPERATIONS = 4
+_CHEAP = frozenset(
+    f"ai.{n}"
+    for n in (
+        "elemwise_add", "elemwise_sub", "elemwise_mul", "maximum", "minimum", "clip", "relu", "neg", "abs",
+        "leaky_relu", "hard_sigmoid", "hard_swish", "full",
+    )
+)  # fmt: skip
+
+
+def tile_rows(chip: Chip, width: int) -> int:
+    """How many rows of `width` sums fit into the registers."""
+    return min((chip.registers - _RESERVED) // max(width // chip.lanes, 1), _MOST_ROWS)
+
+
+def balanced(total: int, most: int) -> list[int]:
+    """`total` cut into the fewest parts of at most `most`, sizes differing by at most one, larger first."""
+    count = -(-total // most)
+    return [total // count + (i < total % count) for i in range(count)] if count else []
+
+
+def halvings(most: int) -> list[int]:
+    """most, ⌈most/2⌉, … 1: sizes such that overlapping tiles of one of them cover any extent in two."""
+    sizes = [most]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    return sizes
+
+
+def powers_of_two(total: int) -> list[tuple[int, int]]:
+    """(offset, width) of power-of-two pieces that make up `total`, wide ones first."""
+    pieces, at = [], 0
+    while at < total:
+        width = 1 << ((total - at).bit_length() - 1)
+        pieces.append((at, width))
+        at += width
+    return pieces
+
+
+class RegisterTile:
+    """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
+
+    def __init__(self, b: KernelBuilder, chip: Chip, rows: int, width: int, sets: int = 1) -> None:
+        self.b, self.rows, self.width, self.sets = b, rows, width, sets
+        self._sums = b.local(rows * width * sets, "float32")
+        for s in range(sets):
+            with b.loop(width, "vectorized") as lane:
+                for r in range(rows):
+                    self._put(r, lane, const(0, "float32"), s)
+
+    @staticmethod
+    def sets_for(chip: Chip, rows: int, width: int) -> int:
+        """Turns that give enough independent sums: a power of two."""
+        sets = 1
+        while sets * rows * max(width // chip.lanes, 1) < _CHAINS:
+            sets *= 2
+        return sets
+
+    def at(self, row: int, lane: Any, s: int = 0) -> PrimExpr:
+        return self.b.load(self._sums, const((s * self.rows + row) * self.width) + lane)
+
+    def _put(self, row: int, lane: Any, value: Any, s: int = 0) -> None:
+        self.b.store(self._sums, const((s * self.rows + row) * self.width) + lane, value)
+
+    def step(self, scalars: Sequence[Any], vector: Callable[[Any], Any], s: int = 0) -> None:
+        """sums[r] += scalars[r] · vector for every row whose scalar is not None."""
+        with self.b.loop(self.width, "vectorized") as lane:
+            v = self.b.let(vector(lane))
+            for r, scalar in enumerate(scalars):
+                if scalar is not None:
+                    self._put(r, lane, self.at(r, lane, s) + scalar * v, s)
+
+    def gather_sets(self) -> None:
+        """Add the sets up into the first."""
+        for s in range(1, self.sets):
+            with self.b.loop(self.width, "vectorized") as lane:
+                for r in range(self.rows):
+                    self._put(r, lane, self.at(r, lane) + self.at(r, lane, s))
+
+    def spill(self) -> Any:
+        """The sums as an array [rows, width] in memory, for a loop over rows."""
+        memory = self.b.local(self.rows * self.width, "float32")
+        with self.b.loop(self.width, "vectorized") as lane:
+            for r in range(self.rows):
+                self.b.store(memory, const(r * self.width) + lane, self.at(r, lane))
+        return memory
+
+
+class Epilogue:
+    """What follows the anchor: stores every result of the region where the anchor's value is known."""
+
+    def __init__(self, emitter: Emitter, anchor: Any) -> None:
+        self.emitter, self.anchor = emitter, anchor
+        self._value: Any = None
+        emitter.define(anchor.results[0], lambda index: self._value)
+        region = emitter.region
+        others = [o for o in region.operations if o.name != anchor.name]
+        self.unrolls = len(others) <= _UNROLLED_OPERATIONS and all(o.name in _CHEAP for o in others)
+
+    def store(self, index: Sequence[Any], value: Any) -> None:
+        """Store all results at a logical index where the anchor is `value`."""
+        self._value = value
+        for number, result in enumerate(self.emitter.region.results):
+            self.emitter.store(number, index, self.emitter.accessor(result)[tuple(index)])
+
+
+def anchor_of(region: Region, *names: str) -> Any:
+    """The one operation that the schedule is about."""
+    found = region.named(*names)
+    if len(found) != 1:
+        raise Miss(f"{len(found)} anchors")
+    shape = ir.type_of(found[0].results[0]).shape
+    for result in region.results:
+        if ir.type_of(result).shape != shape:
+            raise Miss("a result of another shape than the anchor's")
+    return found[0]
+
+
+def argument_index(region: Region, value: Value) -> int | None:
+    """Which launch argument the value is; None if it is computed inside."""
+    for i, argument in enumerate(region.arguments):
+        if argument == value:
+            return i
+    return None
+
+
+def first_of(b: KernelBuilder, cases: Sequence[tuple[Any, Callable[[], None]]]) -> None:
+    """if/else-if chain: emits the body of the first condition that holds (None always holds)."""
+    (condition, body), *rest = cases
+    if condition is None:
+        body()
+        return
+    with b.when(condition):
+        body()
+    if rest:
+        with b.otherwise():
+            first_of(b, rest)
+
+
+def lesser(a: Any, b: Any) -> Any:
+    """min of two indices."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(_i64(a), _i64(b))
+
+
+def greater(a: Any, b: Any) -> Any:
+    """max of two indices."""
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(_i64(a), _i64(b))
+
+
+def _i64(value: Any) -> PrimExpr:
+    return const(value) if isinstance(value, int) else value

@@ -1,0 +1,147 @@
+"""x86-64 CPUs: one package holds every kernel for several CPU levels; the runtime picks at load."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuvilc.diagnostics import fail
+from cuvilc.dialect.ir import Program
+from cuvilc.package.cache import Cache
+from cuvilc.package.describe import describe
+from cuvilc.package.link import runtime_objects
+from cuvilc.package.plan import Level
+from cuvilc.package.runtime_source import find_runtime
+from cuvilc.package.toolchain import find_toolchain
+from cuvilc.package.write import write_package
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.emit_plan import Emitted, emit_plan
+from cuvilc.targets.kernels import Kernel, compile_kernels
+from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
+
+# The micro-architecture levels of the x86-64 psABI, by what the runtime must find.
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "lahf_lm")
+_V3 = (*_V2, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_VNNI = (*_V4, "avx512vnni")
+_BF16 = (*_VNNI, "avx512bf16")
+_WIDE = ["-prefer-256-bit"]  # LLVM would otherwise split 512-bit vectors on some chips
+
+CHIPS = {
+    "x86-64-v2": Chip("x86-64-v2", 4, 16, _V2, {"mcpu": "x86-64-v2"}),
+    "x86-64-v3": Chip("x86-64-v3", 8, 16, _V3, {"mcpu": "x86-64-v3"}),
+    "x86-64-v4": Chip("x86-64-v4", 16, 32, _V4, {"mcpu": "x86-64-v4", "mattr": _WIDE}, l2_bytes=1 << 20),
+    "haswell": Chip("haswell", 8, 16, _V3, {"mcpu": "haswell"}),
+    "znver2": Chip("znver2", 8, 16, _V3, {"mcpu": "znver2"}),
+    "znver3": Chip("znver3", 8, 16, _V3, {"mcpu": "znver3"}),
+    "skylake-avx512": Chip("skylake-avx512", 16, 32, _V4, {"mcpu": "skylake-avx512", "mattr": _WIDE}, l2_bytes=1 << 20),
+    "icelake-server": Chip("icelake-server", 16, 32, _VNNI, {"mcpu": "icelake-server", "mattr": _WIDE}, l2_bytes=1 << 20),
+    "znver4": Chip("znver4", 16, 32, _BF16, {"mcpu": "znver4"}, l2_bytes=1 << 20),
+}  # fmt: skip
+DEFAULT_CPU = "x86-64-v3+x86-64-v4"
+
+
+def choose_chips(cpu: str) -> list[Chip]:
+    """The chips that `--cpu` names, best first. CUV401."""
+    chips = []
+    for name in (cpu or DEFAULT_CPU).split("+"):
+        if name == "host":
+            chips.append(_host())
+        elif name in CHIPS:
+            chips.append(CHIPS[name])
+        else:
+            known = ", ".join(["host", *CHIPS])
+            raise fail(UNKNOWN_TARGET, f"`{name}` is not a CPU of target x86", help=f"CPUs: {known}")
+    return sorted({c.name: c for c in chips}.values(), key=lambda c: (-len(c.features), c.name))
+
+
+def _host() -> Chip:
+    """The best psABI level of this machine."""
+    flags = _cpu_flags()
+    aliases = {"sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm"}
+    for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
+        if all(f in flags or aliases.get(f, f) in flags for f in CHIPS[name].features):
+            return CHIPS[name]
+    raise fail(UNKNOWN_TARGET, "this machine is not an x86-64 CPU of level 2 or above", help="name one with --cpu")
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                return set(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return set()
+
+
+@dataclass
+class Compiled:
+    """Kernels by name, and the plan that calls them."""
+
+    kernels: dict[str, Kernel]
+    emitted: Emitted
+
+
+class X86:
+    """Target `x86`."""
+
+    name = "x86"
+    summary = "x86-64 CPUs, AVX2 and AVX-512, chosen at load"
+
+    def __init__(self) -> None:
+        self._runtime: Future[Any] | None = None
+
+    def describe(self) -> list[tuple[str, str]]:
+        return [(c.name, " ".join(c.features)) for c in CHIPS.values()]
+
+    def check(self, options: BuildOptions) -> None:
+        """CPU names and a C compiler to link with; compiles the runtime ahead on another thread."""
+        choose_chips(options.cpu)
+        toolchain, runtime = find_toolchain(), find_runtime()
+        with_cache = Cache()
+        pool = ThreadPoolExecutor(1)
+        self._runtime = pool.submit(runtime_objects, toolchain, runtime, with_cache)
+        pool.shutdown(wait=False)
+
+    def compile(self, program: Program, options: BuildOptions) -> Compiled:
+        chips = choose_chips(options.cpu)
+        cache = options.cache or Cache(enabled=False)
+        jobs = options.jobs or len(os.sched_getaffinity(0))
+        kernels = compile_kernels(program, chips, cache, jobs, options.progress)
+        if options.emit in ("tir", "llvm", "asm"):
+            self._emit_texts(program, chips, options)
+        levels = [Level(c.name, c.features) for c in chips]
+        return Compiled(kernels, emit_plan(program, kernels, levels))
+
+    def _emit_texts(self, program: Program, chips: list[Chip], options: BuildOptions) -> None:
+        from cuvilc.dialect import ir  # noqa: PLC0415
+        from cuvilc.targets import tir  # noqa: PLC0415
+        from cuvilc.targets.kernels import schedule_kernel  # noqa: PLC0415
+
+        form = {"tir": "tir", "llvm": "ll", "asm": "asm"}[options.emit]
+        with program:
+            for function in program.functions():
+                if "symbols" not in function.attributes:
+                    continue
+                name = ir.attrs(function)["sym_name"]
+                for chip in chips:
+                    _, scheduled = schedule_kernel(program, function, chip, name)
+                    text = tir.lower(scheduled.function, tir.llvm_target(chip.llvm), form)
+                    options.texts[f"{name}.{chip.name}"] = text
+
+    def write(self, compiled: Compiled, metadata: dict[str, Any], destination: Path, options: BuildOptions) -> Any:
+        emitted = compiled.emitted
+        objects = [code for name in emitted.plan.kernels for code in compiled.kernels[name].objects]
+        complete = describe(emitted.plan, target_kind=self.name, kernels=emitted.facts, **metadata)
+        if self._runtime is not None:
+            self._runtime.result()
+        return write_package(
+            emitted.plan, objects, emitted.weights, complete, destination, vectors=options.vectors, cache=Cache()
+        )
+
+
+TARGET = X86()
