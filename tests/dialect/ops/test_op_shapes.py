@@ -8,6 +8,7 @@ from one_op import all_samples, at_sizes, build, operand_types, parse_type, resu
 from cuvilc.dialect.dims import parse, symbol
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import Sample, ShapeError
+from cuvilc.dialect.types import TensorType
 
 SHAPES = ("shape", "sizes")  # attributes that hold sizes
 CHANGES = (lambda n: n, lambda n: n + 1, lambda n: 2 * n, lambda n: 2 * n + 3)
@@ -120,3 +121,32 @@ def _dims(spelled: str) -> list[str]:
         else:
             parts[-1] += c
     return parts
+
+
+BLOCKED = TensorType((1, 20, 8, 8), layout="NCHW16c")
+WINDOW = {"strides": (2, 2), "pads_begin": (1, 1), "pads_end": (1, 1), "dilations": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "attrs", "layout"),
+    [
+        ("ai.conv", ["float32[7,20,3,3]"], {**WINDOW, "out_layout": "NCHW8c"}, "NCHW8c"),
+        ("ai.conv", ["float32[7,20,3,3]"], WINDOW, ""),
+        ("ai.max_pool", [], {**WINDOW, "kernel": (3, 3)}, "NCHW16c"),
+        ("ai.avg_pool", [], {**WINDOW, "kernel": (3, 3)}, "NCHW16c"),
+        ("ai.lrn", [], {"size": 3}, "NCHW16c"),
+        ("ai.resize", [], {"sizes": (1, 20, 16, 16)}, "NCHW16c"),
+        ("ai.reduce_mean", [], {"axes": (2, 3), "keepdims": True}, "NCHW16c"),
+        ("ai.reduce_mean", [], {"axes": (2, 3), "keepdims": False}, ""),
+        ("ai.reduce_max", [], {"axes": (1,), "keepdims": True}, ""),
+        ("ai.transpose", [], {"perm": (0, 2, 3, 1)}, ""),
+    ],
+)
+def test_layout_of_the_result(name, others, attrs, layout):
+    """Blocked channels stay where channels do; every operation may read them."""
+    types = [BLOCKED, *map(parse_type, others)]
+    (result,) = result_types(name, types, **attrs)
+    assert result.layout == layout
+    program = build(name, types, attrs)
+    program.verify()
+    assert Program.parse(program.text()).text() == program.text()
