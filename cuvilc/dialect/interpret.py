@@ -1,7 +1,9 @@
-"""Run a program in NumPy: the executable meaning of the dialect, at the graph and layout levels.
+"""Run a program in NumPy: the executable meaning of the dialect, at every level.
 
 Every operation's `reference` computes in float64; its result is then rounded once to the declared dtype.
-A layout changes where an element lies in memory, never its value, so both levels run alike.
+A layout changes where an element lies in memory, never its value, so graph and layout level run alike. At the
+launch level results are written to their planned places in one arena and read back from there, so a plan that
+lets two live values share memory gives wrong results here, as it would on the device.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Interpreter:
         self.exact = exact
         self.values: dict[Value, np.ndarray] = {}
         self.sizes: dict[str, int] = {}
+        self.arena: np.ndarray | None = None
 
     def bind(self, t: TensorType, array: np.ndarray, name: str) -> None:
         """Learn symbol sizes from an input's shape, and check everything that is already known."""
@@ -48,6 +51,9 @@ class Interpreter:
             t = ir.type_of(argument)
             self.bind(t, array, name)
             self.values[argument] = np.asarray(array).astype(numpy_dtype(t.dtype), copy=False)
+        planned = ir.attrs(function).get("arena_bytes")
+        if planned is not None:
+            self.arena = np.full(self.concrete(planned), 0xA5, np.uint8)
         return self.run_block(block)
 
     def run_block(self, block: Any) -> list[np.ndarray]:
@@ -75,8 +81,24 @@ class Interpreter:
                 results = declared.reference(*declared.group(wide), **attributes)
             if not isinstance(results, (tuple, list)):
                 results = (results,)
-        for value, array in zip(operation.results, results, strict=True):
-            self.values[value] = self.finish(ir.type_of(value), np.asarray(array), operation)
+        places = self.places(operation)
+        for value, array, place in zip(operation.results, results, places, strict=True):
+            self.values[value] = self.put(self.finish(ir.type_of(value), np.asarray(array), operation), place)
+
+    def places(self, operation: Operation) -> tuple[Any, ...]:
+        """The planned place of each result; None above the launch level, and for values outside the arena."""
+        attributes = ir.attrs(operation)
+        place = attributes.get("place")
+        places = attributes.get("places") or ((place,) if place else (None,) * len(operation.results))
+        return self.concrete(places)  # type: ignore[no-any-return]
+
+    def put(self, array: np.ndarray, place: Any) -> np.ndarray:
+        """`array` as it lies at its place."""
+        if self.arena is None or place is None or place[0] != "arena":
+            return array
+        target = self.arena[place[1] : place[1] + array.nbytes]
+        target[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return target.view(array.dtype).reshape(array.shape)
 
     def finish(self, t: TensorType, array: np.ndarray, operation: Operation) -> np.ndarray:
         """Check the shape against the type, and round to the type's dtype."""

@@ -3,8 +3,8 @@
     @importer("Softmax", since=13)
     def softmax(n: Node) -> ir.Value: ...
 
-The function with the greatest `since` at or below the model's opset imports a node. `refuse` looks at the
-attributes before any work and returns why the node cannot be imported, or None.
+The function with the greatest `since` at or below the model's opset imports a node. `refuse` looks
+at the attributes before any work and returns why the node cannot be imported, or None.
 """
 
 from __future__ import annotations

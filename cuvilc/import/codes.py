@@ -8,8 +8,8 @@ NOT_A_MODEL = define(
     "CUV101",
     "the file is not a model of a known format",
     """\
-The importer is chosen by the file's content, whatever its name. The message says what the content looks
-like, and which formats are read.
+The importer is chosen by the file's content, whatever its name. The message says what the content
+looks like, and which formats are read.
 
 Usual reasons: a download that saved an error page or a Git LFS pointer, weights without a graph
 (safetensors, a pickled state_dict), an archive that must be unpacked first.
@@ -42,8 +42,8 @@ NO_IMPORTER = define(
     "CUV104",
     "an operator of the model has no importer",
     """\
-cuvilc lists every operator, and every attribute of one, that it cannot import, all at once and before
-any work. Each stands in a diagnostic of its own with the nodes that use it.
+cuvilc lists every operator, and every attribute of one, that it cannot import, all at once and
+before any work. Each stands in a diagnostic of its own with the nodes that use it.
 
 Next step: export the model without the operator, for example with other export options or a higher
 `opset_version`, or add an importer: one function, see CONTRIBUTING.md, "add an operator".
@@ -54,9 +54,9 @@ BAD_GRAPH = define(
     "CUV105",
     "the model's graph contradicts itself",
     """\
-The graph breaks ONNX's own rules: a node uses a value that nothing makes, two nodes make the same value,
-nodes depend on each other in a circle, or an output does not exist. Nodes in another than topological order
-are accepted and sorted.
+The graph breaks ONNX's own rules: a node uses a value that nothing makes, two nodes make the same
+value, nodes depend on each other in a circle, or an output does not exist. Nodes in another than
+topological order are accepted and sorted.
 
 Next step: run `onnx.checker.check_model` in the program that wrote the file.
 """,
@@ -66,8 +66,8 @@ BAD_TENSOR = define(
     "CUV106",
     "a weight does not hold what it declares",
     """\
-The number of bytes of an initialiser (or of a Constant node) differs from what its dimensions and element
-type ask for, or its dimensions are negative or too large to address.
+The number of bytes of an initialiser (or of a Constant node) differs from what its dimensions and
+element type ask for, or its dimensions are negative or too large to address.
 
 Next step: the file is damaged or was edited by hand; write it again from its source.
 """,
@@ -77,9 +77,9 @@ BAD_EXTERNAL = define(
     "CUV107",
     "external data cannot be used",
     """\
-A weight lies in another file. For safety that file must lie in the model's own folder or below: no absolute
-path, no `..`, no symbolic link that leaves the folder, no hard link to a file elsewhere, and offset and
-length must lie inside the file.
+A weight lies in another file. For safety that file must lie in the model's own folder or below: no
+absolute path, no `..`, no symbolic link that leaves the folder, no hard link to a file elsewhere,
+and offset and length must lie inside the file.
 
 Next step: keep the data file beside the model, under the name that the model gives.
 """,
@@ -90,8 +90,8 @@ BAD_SHAPE_OPTION = define(
     "--shape or --dim does not fit the model",
     """\
 `--shape INPUT=1,3,224,224` fixes the sizes of one input (`?` leaves a size as the model has it);
-`--dim NAME=1..64` gives the range of a named size, `--dim NAME=8` fixes it. The message lists the model's
-inputs and names.
+`--dim NAME=1..64` gives the range of a named size, `--dim NAME=8` fixes it. The message lists the
+model's inputs and names.
 """,
     exit_code=2,
 )
@@ -100,10 +100,12 @@ DATA_DEPENDENT = define(
     "CUV109",
     "a shape depends on the values of the input",
     """\
-Every size must follow from the sizes of the inputs. Here a size is computed from the input's values (the
-number of non-zero elements, a length read from a tensor), so memory cannot be planned before the run.
+Every size must follow from the sizes of the inputs. Here a size is computed from the input's
+values (the number of non-zero elements, a length read from a tensor), so memory cannot be planned
+before the run.
 
-Next step: if the value is in truth constant, make it so in the export, or give the value as a fixed size:
+Next step: if the value is in truth constant, make it so in the export, or give the value as a
+fixed size:
 split the model at this node, or fix the sizes with --shape.
 """,
 )
@@ -112,11 +114,11 @@ BAD_NODE = define(
     "CUV110",
     "a node of the model does not fit its operands",
     """\
-The node's operands have types or sizes that its operator does not allow; the message says which, the
-evidence shows the node with its types.
+The node's operands have types or sizes that its operator does not allow; the message says which,
+the evidence shows the node with its types.
 
-Next step: look at the named node in the program that exported the model. If sizes were given with --shape
-or --dim, check that the model really accepts them.
+Next step: look at the named node in the program that exported the model. If sizes were given with
+--shape or --dim, check that the model really accepts them.
 """,
 )
 
@@ -124,11 +126,12 @@ BAD_TYPE = define(
     "CUV111",
     "an input, output or weight has a type that packages do not hold",
     """\
-Packages hold tensors of float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64 and bool.
+Packages hold tensors of float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64 and
+bool.
 Strings, sequences, maps, optional and sparse values, complex numbers and 8-bit floats are refused.
 
-Next step: move the string or sequence handling out of the model (tokenisers, ZipMap: export scikit-learn
-models with `options={"zipmap": False}`).
+Next step: move the string or sequence handling out of the model (tokenisers, ZipMap: export
+scikit-learn models with `options={"zipmap": False}`).
 """,
 )
 
@@ -156,8 +159,8 @@ BRANCHES_DIFFER = define(
     "CUV114",
     "the branches of an If give different shapes",
     """\
-Which branch runs is known only at run time, so both must give results of one type, rank and size. Sizes
-may be symbolic, but must be equal for every input.
+Which branch runs is known only at run time, so both must give results of one type, rank and size.
+Sizes may be symbolic, but must be equal for every input.
 
 Next step: if the condition is in truth constant, make it so; or fix the sizes with --shape.
 """,

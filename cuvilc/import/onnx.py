@@ -1,8 +1,8 @@
 """ONNX files → Program: safe reading, sizes by name, one pass over the nodes.
 
-Sizes that the model leaves open become symbols under the model's own names. Some facts show only on the
-way (two unnamed sizes must be equal, a size is bounded by a table of positions): then the import starts
-again knowing them, so types are right from the first operation on.
+Sizes that the model leaves open become symbols under the model's own names. Some facts show only
+on the way (two unnamed sizes must be equal, a size is bounded by a table of positions): then the
+import starts again knowing them, so types are right from the first operation on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import substitute
 from cuvilc.dialect.types import TensorType
-from cuvilc.diagnostics import CuvilError, fail
 
 from . import codes, onnx_model, onnx_wire
 from .onnx_convert import Converter
@@ -168,4 +168,3 @@ class _Session:
             scope[name] = Val.of(argument)
         graph = self.model.graph
         return converter.graph(graph, scope, self.opsets, converter.place(graph.name or "main"))
-

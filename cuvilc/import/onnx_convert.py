@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 
 from cuvilc._mlir import ir as mlir
+from cuvilc.diagnostics import CuvilError, Diagnostic
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Expr, size, symbol
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
-from cuvilc.diagnostics import CuvilError, Diagnostic
 
 from . import codes
 from ._table import find

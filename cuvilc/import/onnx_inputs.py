@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import Dim, symbol
 from cuvilc.dialect.types import TensorType
-from cuvilc.diagnostics import CuvilError, fail
 
 from . import codes
 from .onnx_tensors import DTYPES, type_name

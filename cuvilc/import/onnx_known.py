@@ -1,7 +1,8 @@
 """Symbolic evaluation: what the operators that compute with shapes do to known contents.
 
-Each rule takes the node and its inputs' object arrays and returns one object array (or a tuple of them), or
-raises Unknown. A rule exists only where exports use the operator on sizes; everything else runs as usual.
+Each rule takes the node and its inputs' object arrays and returns one object array (or a tuple of
+them), or raises Unknown. A rule exists only where exports use the operator on sizes; everything
+else runs as usual.
 """
 
 from __future__ import annotations

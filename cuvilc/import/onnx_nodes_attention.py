@@ -10,7 +10,6 @@ from cuvilc.dialect.dims import Dim, floordiv
 from ._table import importer
 from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
 
-
 _PLAIN_ATTRIBUTES = {
     "is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap", "softmax_precision",
     "qk_matmul_output_mode",

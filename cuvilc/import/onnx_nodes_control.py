@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc._mlir import ir as mlir
+from cuvilc.diagnostics import fail
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Expr
 from cuvilc.dialect.op import OPS, segment_attrs
 from cuvilc.dialect.types import TensorType
-from cuvilc.diagnostics import fail
 
 from . import codes
 from ._table import importer
@@ -45,8 +45,8 @@ def if_(n: Node) -> list[Any]:
 
 
 def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
-    """Whether one branch only drops or adds axes of size 1, as scripted `squeeze` exports: then the model
-    is valid for sizes that lead to one branch alone, since what follows has one rank."""
+    """Whether one branch only drops or adds axes of size 1, as scripted `squeeze` exports: then
+    the model is valid for sizes that lead to one branch alone, since what follows has one rank."""
     kinds = [
         [node.op_type for node in graph.node if node.op_type != "Constant"] for graph in branches
     ]

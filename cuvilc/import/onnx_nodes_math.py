@@ -12,7 +12,7 @@ from cuvilc.dialect.dims import Dim, Expr, Shape, symbol, symbols
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
-from .onnx_node import Constrain, Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_node import Constrain, Node, ai, cast, reshape, scalar, shape_of
 from .onnx_tensors import DTYPES, type_name
 from .onnx_values import Val
 

@@ -1,7 +1,8 @@
-"""Quantised operators. All become dequantise → float operator → quantise, the one form that passes know.
+"""Quantised operators. All become dequantise → float operator → quantise, the one form that passes
+know.
 
-The float operator sees exact multiples of the scales, so results differ from integer arithmetic only where
-a value falls between two quantised ones within float32's rounding.
+The float operator sees exact multiples of the scales, so results differ from integer arithmetic
+only where a value falls between two quantised ones within float32's rounding.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def confined(model: Path, location: str) -> Path | str:
         return "only a relative path is allowed"
     if ".." in parts:
         return "`..` is not allowed"
-    # A model reached by a link (as in download caches) has its data beside the link or beside its target.
+    # A model reached by a link (as in download caches) has its data beside the link or beside its
+    # target.
     roots = {model.parent.resolve(), model.resolve().parent}
     try:
         real = (model.parent / location).resolve(strict=True)

@@ -1,16 +1,16 @@
 """Values during import, and arithmetic on what is known of them at compile time.
 
-The content of a small tensor is an object array whose elements are int, bool, float, a `Dim` expression (a
-size, or 0/1 for a condition), or a `Ratio` of sizes (float arithmetic on sizes, as Resize's scales need it).
+The content of a small tensor is an object array whose elements are int, bool, float, a `Dim`
+expression (a size, or 0/1 for a condition), or a `Ratio` of sizes (float arithmetic on sizes, as
+Resize's scales need it).
 `Unknown` is raised by arithmetic that leaves this realm; the importer then computes at run time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any

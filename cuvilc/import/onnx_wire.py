@@ -1,8 +1,8 @@
 """Reads an ONNX file's protobuf without copying its weights.
 
-`read` walks the wire format, takes the big `raw_data` of the main graph's initialisers out of the message
-and remembers where in the file they lie; what remains is small and goes to protobuf. So weights are only
-ever a view of the mapped file, and a file above protobuf's 2 GiB still loads.
+`read` walks the wire format, takes the big `raw_data` of the main graph's initialisers out of the
+message and remembers where in the file they lie; what remains is small and goes to protobuf. So
+weights are only ever a view of the mapped file, and a file above protobuf's 2 GiB still loads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Which importer reads a file: decided by its content, the suffix only breaks ties.
 
-An importer is a module of this package with `sniff(path, head) -> int` and `load(path, options) -> Program`.
-`sniff` sees the first bytes and answers how sure it is, 0 (not mine) to 100; it imports no heavy library.
+An importer is a module of this package with `sniff(path, head) -> int` and `load(path, options) ->
+Program`.
+`sniff` sees the first bytes and answers how sure it is, 0 (not mine) to 100; it imports no heavy
+library.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ class ImportOptions:
     """What the user fixes about sizes.
 
     shapes: input name -> sizes, each an int or None (stays as the model says).
-    dims: symbol name (the model's own spelling or ours) -> (least, greatest); (n, n) fixes it, greatest None
-    leaves it open. Symbols not named range from 1 up: 0 and 1 never mix, so broadcasting stays decidable.
+    dims: symbol name (the model's own spelling or ours) -> (least, greatest); (n, n) fixes it,
+    greatest None leaves it open. Symbols not named range from 1 up: 0 and 1 never mix, so
+    broadcasting stays decidable.
     """
 
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)

@@ -28,8 +28,12 @@ def compute_dtype(dtype: str) -> str:
 class Accessor:
     """An operand in index notation: `x[i, j]` is its element, `x.at(i)` its element with broadcasting."""
 
-    def __init__(self, t: TensorType, extents: Sequence[Any], load: Callable[[tuple[Any, ...]], Any]) -> None:
+    def __init__(
+        self, t: TensorType, extents: Sequence[Any], load: Callable[[tuple[Any, ...]], Any],
+        builder: KernelBuilder | None = None,
+    ) -> None:  # fmt: skip
         self.type = t
+        self.builder = builder
         self.shape = tuple(extents)
         self.dtype = compute_dtype(t.dtype)
         self.load = load
@@ -46,14 +50,16 @@ class Accessor:
         for axis, d in enumerate(self.type.shape):
             if d == 1:
                 mine[axis] = 0
-            elif not isinstance(d, int) and _may_be_one(d):
+            elif not isinstance(d, int) and not _is_zero(mine[axis]) and not self._spans(mine[axis], d):
                 mine[axis] = tirx.Select(_i64(self.shape[axis]) == const(1), const(0), _i64(mine[axis]))
         return self[tuple(mine)]
 
+    def _spans(self, index: Any, dim: Any) -> bool:
+        return self.builder is not None and self.builder.spans(index, dim)
 
-def _may_be_one(dim: Any) -> bool:
-    """Whether a symbolic size that broadcasts may be 1: only `at` on a size unequal to the output's asks."""
-    return False if dim is None else True
+
+def _is_zero(index: Any) -> bool:
+    return isinstance(index, int) and index == 0
 
 
 def _i64(value: Any) -> PrimExpr:
@@ -115,7 +121,7 @@ class Notation(Math):
         """Launch argument `argument` as an operand of type `t`."""
         buffer = self.builder.buffer(argument, t.dtype)
         extents = [self.builder.scalar(d) for d in t.shape]
-        return Accessor(t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype))
+        return Accessor(t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype), self.builder)
 
     def let(self, value: Any) -> Any:
         """Name a value: it is computed once."""
@@ -240,10 +246,8 @@ class Notation(Math):
 
     def guard(self, condition: Any, load: Callable[[], Any], value: Any) -> Any:
         """load() where the condition holds, else `value`; load() is not evaluated otherwise."""
-        if isinstance(condition, tvm.ir.Expr):
-            condition = self.builder.simplify(condition)
-        if isinstance(condition, (bool, tirx.IntImm)):
-            holds = condition if isinstance(condition, bool) else bool(condition.value)
+        holds = condition if isinstance(condition, bool) else self.builder.decide(condition)
+        if holds is not None:
             return load() if holds else value
         constant = isinstance(value, (int, float))
         return self.builder.pick(

@@ -71,9 +71,9 @@ class Region:
 class Emitter:
     """Values of a region inside one KernelBuilder."""
 
-    def __init__(self, region: Region, name: str) -> None:
+    def __init__(self, region: Region, name: str, builder: KernelBuilder | None = None) -> None:
         self.region = region
-        self.builder = KernelBuilder(name)
+        self.builder = builder or KernelBuilder(name)
         self.k = Notation(self.builder)
         for size in region.scalars:
             self.builder.scalar(size)
@@ -84,7 +84,7 @@ class Emitter:
     def define(self, value: Value, load: Any) -> None:
         """`load(index)` is from now on what `value` is at a logical index."""
         t = ir.type_of(value)
-        self._accessors[value] = Accessor(t, self.extents(t.shape), load)
+        self._accessors[value] = Accessor(t, self.extents(t.shape), load, self.builder)
 
     def extents(self, shape: Shape) -> list[Any]:
         return [self.builder.scalar(d) for d in shape]
@@ -132,7 +132,7 @@ class Emitter:
             memo.append((index, result, scope))
             return result
 
-        return Accessor(t, self.extents(t.shape), load)
+        return Accessor(t, self.extents(t.shape), load, self.builder)
 
     def _same(self, a: Sequence[Any], b: Sequence[Any]) -> bool:
         for x, y in zip(a, b, strict=True):

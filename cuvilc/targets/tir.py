@@ -73,6 +73,7 @@ class KernelBuilder:
         self._lane: tuple[PrimExpr, int] = (const(0), 1)  # index and extent of the open vectorised loop
         self._lane_vars: set[str] | None = None  # variables made inside the open vectorised loop
         self._cells: dict[int, PrimExpr] = {}  # what `let` returned, by identity
+        self._spans: dict[int, tuple[PrimExpr, Dim]] = {}  # indices that stay within a size, by identity
         self.can_fault = False
         self.in_place = False
         self._arguments = tvm.ir.Var("buffers", PointerType(PrimType("int64")))
@@ -251,6 +252,29 @@ class KernelBuilder:
         """Record a kernel fault (runtime/src/image.h, cuvil_kernel_fault); the kernel goes on safely."""
         self.can_fault = True
         self.store(self._fault, 0, const(kind, "int32"))
+
+    def bind(self, variable: PrimExpr, extent: Any) -> None:
+        """Let simplification know that the variable is in [0, extent)."""
+        self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(const(0), _index(extent)))
+
+    def note_span(self, index: Any, dim: Dim) -> None:
+        """The index runs over [0, dim): an operand of that size does not broadcast along it."""
+        if isinstance(index, tvm.ir.Expr):
+            self._spans[id(index)] = (index, dim)
+
+    def spans(self, index: Any, dim: Dim) -> bool:
+        """Whether note_span said so."""
+        found = self._spans.get(id(index))
+        return found is not None and found[1] == dim
+
+    def decide(self, condition: PrimExpr) -> bool | None:
+        """What the loops' extents prove about a condition."""
+        simple = self._analyzer.simplify(condition)
+        if isinstance(simple, tirx.IntImm):
+            return bool(simple.value)
+        if self._analyzer.can_prove(simple):
+            return True
+        return False if self._analyzer.can_prove(tirx.Not(simple)) else None
 
     def llvm(self, name: str, text: str) -> None:
         """Add a function in LLVM IR to the kernel's module, for instructions that TIR cannot say."""

@@ -26,11 +26,11 @@ class Missed:
 class PassContext:
     """Facts about the target, options, and the log of one run through the pipeline.
 
-    panel_width: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
+    panel: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
     math_exact: forbid rewrites that may change the last bit of a float.
     """
 
-    panel_width: int = 32
+    panel: int = 32
     channel_block: int = 16
     math_exact: bool = False
     misses: list[Missed] = field(default_factory=list)

@@ -1,0 +1,137 @@
+"""One form for each meaning: identities applied, equal operations merged, dead ones gone.
+
+MLIR's own `cse` and `canonicalize` are not used: they call the Python verifiers of every operation, do not
+know that two weights with different keys may be equal, and drop the source locations of what they merge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.ir import Program
+from cuvilc.dialect.passes import rules_algebra, rules_moves
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.passes.rules_graph import Graph, Node, rewrite
+
+NAME = "canonicalize"
+VERSION = 1
+
+RULES = rules_algebra.RULES | rules_moves.RULES
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it no rule of rules_algebra and rules_moves applies, and no two operations compute the same."""
+    with program:
+        graph = Graph(program)
+        for _ in range(4):
+            count = rewrite(graph, RULES, context)
+            context.apply("known-branch", branches := take_known_branches(graph))
+            merged = merge_equal(graph)
+            context.apply("merge-equal", merged)
+            if not (branches or merged) and not count:
+                break
+            if branches:
+                graph = Graph(program)
+            elif not merged:
+                break
+
+
+def take_known_branches(graph: Graph) -> int:
+    """Put the taken branch of an `ai.if` with a constant condition in its place."""
+    count = 0
+    for node in list(graph.live()):
+        if node.name != "ai.if" or not node.alive:
+            continue
+        known = graph.number(node.operands[0])
+        if known is None:
+            array = graph.array(node.operands[0])
+            known = None if array is None else bool(array.reshape(()))
+        if known is None:
+            continue
+        block = ir.body(node.op, 0 if known else 1)
+        inner = ir.operations(block)
+        values = list(inner[-1].operands)
+        if any(v.type != r.type for v, r in zip(values, node.op.results, strict=True)):
+            continue
+        for operation in inner[:-1]:
+            operation.move_before(node.op)
+        inner[-1].erase()
+        for old, new in zip(node.op.results, values, strict=True):
+            old.replace_all_uses_with(new)
+        node.op.erase()
+        return count + 1 + take_known_branches(Graph(graph.program))
+    return count
+
+
+def merge_equal(graph: Graph) -> int:
+    """Let equal operations of one block (or of one around it) share one result; returns how many went."""
+    known: dict[Any, list[Node]] = {}
+    constants: dict[Any, list[Node]] = {}
+    count = 0
+    for node in in_order(graph):
+        declared = node.declared
+        if not node.alive or declared is None or not declared.pure or declared.regions:
+            continue
+        if "terminator" in declared.traits:
+            continue
+        if node.name == "ai.constant":
+            found = constants.setdefault(_constant_key(node), [])
+        else:
+            found = known.setdefault(_key(node), [])
+        twin = next((n for n in found if _sees(node, n) and _equal(graph, n, node)), None)
+        if twin is None:
+            found.append(node)
+            continue
+        twin.op.location = ir.fused_location([twin.op, node.op]) if _named(node, twin) else (
+            twin.op.location
+        )  # fmt: skip
+        graph.replace(node, *twin.results)
+        count += 1
+    return count
+
+
+def _named(node: Node, twin: Node) -> bool:
+    """Constants and fulls are merged so often that their joined names would say nothing."""
+    return node.name not in ("ai.constant", "ai.full") and node.op.location != twin.op.location
+
+
+def in_order(graph: Graph) -> list[Node]:
+    """The live nodes in program order."""
+    by_operation = {n.op: n for n in graph.live()}
+    return [by_operation[o] for o in ir.walk(graph.block) if o in by_operation]
+
+
+def _key(node: Node) -> Any:
+    attributes = node.op.attributes
+    return node.name, tuple(node.operands), tuple((a, attributes[a]) for a in attributes)
+
+
+def _constant_key(node: Node) -> Any:
+    attributes = node.op.attributes
+    return tuple((a, attributes[a]) for a in attributes if a != "key")
+
+
+def _sees(node: Node, earlier: Node) -> bool:
+    """Whether `earlier`, before `node` in program order, is in a block around it."""
+    parent = node.parent
+    if parent is earlier.parent:
+        return earlier.op.block == node.op.block
+    while parent is not None:
+        parent = parent.parent
+        if parent is earlier.parent and earlier.parent is None:
+            return True
+    return False
+
+
+def _equal(graph: Graph, a: Node, b: Node) -> bool:
+    if a.name != "ai.constant" or a.attr("key") == b.attr("key"):
+        return True
+    x, y = graph.array(a.result), graph.array(b.result)
+    return x.nbytes <= 1 << 20 and np.array_equal(
+        np.ascontiguousarray(x).view(np.uint8), np.ascontiguousarray(y).view(np.uint8)
+    )
+
+

@@ -1,0 +1,194 @@
+"""Compute once, at build time, what depends on constants alone.
+
+Every folded operation is evaluated as the interpreter would: by its reference in float64, rounded once to
+the declared dtype. Only the values that other operations still need become `ai.constant`s, so a chain such
+as cast → multiply of a large weight keeps one array alive at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect.interpret import widen
+from cuvilc.dialect.ir import Program, Value
+from cuvilc.dialect.passes.canonicalize import in_order
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.passes.rules_graph import Graph, Node
+from cuvilc.dialect.types import TensorType, numpy_dtype
+
+NAME = "fold-constants"
+VERSION = 1
+
+GROWTH_BYTES = 64 << 10
+_CHUNK_BYTES = 4 << 20
+_SOURCES = ("ai.constant", "ai.full")
+_KEPT = ("ai.constant", "ai.full", "ai.attention", "ai.relayout", "ai.lstm", "ai.gru", "ai.rnn")
+_MOVES = (
+    "ai.reshape", "ai.transpose", "ai.slice", "ai.concat", "ai.gather", "ai.broadcast_to", "ai.pad",
+    "ai.tile",
+)  # fmt: skip
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it no pure operation has only constant operands, save those whose result would be too big."""
+    with program:
+        graph = Graph(program)
+        folder = _Folder(graph, context)
+        for node in in_order(graph):
+            if node.alive:
+                folder.visit(node)
+        folder.finish()
+
+
+class _Folder:
+    """One sweep. `arrays` holds folded values that some later operation may still read."""
+
+    def __init__(self, graph: Graph, context: PassContext) -> None:
+        self.graph = graph
+        self.context = context
+        self.arrays: dict[Value, np.ndarray] = {}
+        self.names: dict[Value, str] = {}
+        self.pending: dict[Value, int] = {}
+        self.folded: list[Node] = []
+
+    def visit(self, node: Node) -> None:
+        if self.fits(node):
+            self.fold(node)
+            return
+        for i, value in enumerate(node.operands):
+            if value in self.arrays:
+                self.graph.set_operand(node, i, self.materialise(value, node))
+
+    def fits(self, node: Node) -> bool:
+        declared = node.declared
+        if declared is None or declared.reference is None or not declared.pure or declared.regions:
+            return False
+        if node.name in _KEPT or not all(self.is_known(v) for v in node.operands):
+            return False
+        types = [self.graph.type(r) for r in node.results]
+        if not all(t.is_static and not t.layout for t in types):
+            return False
+        return not self.is_too_big(node, types)
+
+    def is_known(self, value: Value) -> bool:
+        if value in self.arrays:
+            return True
+        source = self.graph.producer(value)
+        if source is None or source.name not in _SOURCES or self.graph.type(value).layout:
+            return False
+        return self.graph.type(value).is_static and self.graph.array(value) is not None
+
+    def is_too_big(self, node: Node, types: list[TensorType]) -> bool:
+        """Whether the result is data that a kernel makes more cheaply than memory holds it."""
+        operands = [self.graph.type(v) for v in node.operands]
+        made = sum(int(t.size_bytes) for t in types)  # type: ignore[arg-type]
+        fulls = all(self.graph.number(v) is not None for v in node.operands)
+        read = 0 if fulls else sum(int(t.size_bytes) for t in operands)  # type: ignore[arg-type]
+        if made - read <= GROWTH_BYTES:
+            return False
+        elements = max((_elements(t) for t in operands), default=0)
+        if fulls or _elements(types[0]) > elements:
+            self.context.miss(NAME, node.op, f"the result is {made - read} bytes larger than its operands")
+            return True
+        return False
+
+    def fold(self, node: Node) -> None:
+        operands = [self.known(v) for v in node.operands]
+        results = _evaluate(node, operands, [self.graph.type(r) for r in node.results])
+        stem = "+".join(dict.fromkeys(n for v in node.operands if (n := self.name(v)))) or node.name
+        for value, array in zip(node.results, results, strict=True):
+            self.arrays[value] = array
+            self.names[value] = stem
+            self.pending[value] = len(self.graph.users(value))
+        for value in node.operands:
+            self.used(value)
+        self.folded.append(node)
+        self.context.apply(NAME)
+
+    def known(self, value: Value) -> np.ndarray:
+        return self.arrays[value] if value in self.arrays else self.graph.array(value)
+
+    def name(self, value: Value) -> str:
+        if value in self.names:
+            return self.names[value]
+        source = self.graph.producer(value)
+        if source is not None and source.name == "ai.constant":
+            return str(source.attr("key"))
+        return ""
+
+    def used(self, value: Value) -> None:
+        """Forget an array when its last reader has been folded."""
+        if value in self.pending:
+            self.pending[value] -= 1
+            if self.pending[value] <= 0:
+                del self.arrays[value]
+
+    def materialise(self, value: Value, reader: Node) -> Value:
+        """The folded value as an `ai.constant` (or `ai.full`) where it was computed."""
+        node = self.graph.producers[value]
+        array, t = self.arrays[value], self.graph.type(value)
+        first = array.reshape(-1)[:1]
+        uniform = array.size == 1 and (t.is_float or abs(int(first[0])) < 2**62)
+        self.graph.here = node
+        if uniform:
+            made = self.graph.full(first.astype(np.float64)[0] if t.is_float else first[0], t.shape, t.dtype)
+        else:
+            made = self.graph.constant(array, self.names[value])
+        for user in list(dict.fromkeys(self.graph.users(value))):
+            for i, v in enumerate(user.operands):
+                if v == value and user is not reader:
+                    self.graph.set_operand(user, i, made)
+        self.arrays.pop(value)
+        return made
+
+    def finish(self) -> None:
+        for node in reversed(self.folded):
+            self.graph.drop(node)
+
+
+def _elements(t: TensorType) -> int:
+    return int(np.prod([int(d) for d in t.shape], dtype=np.int64))  # type: ignore[arg-type]
+
+
+def _evaluate(node: Node, operands: list[np.ndarray], types: list[TensorType]) -> list[np.ndarray]:
+    """The reference's results, each rounded once to its dtype."""
+    declared = node.declared
+    assert declared is not None and declared.reference is not None
+    if node.name in _MOVES:
+        made = declared.reference(*declared.group(operands), **node.attrs)
+        return [np.asarray(made).astype(numpy_dtype(types[0].dtype), copy=False)]
+    rows = types[0].shape[0] if types[0].rank else 1
+    size = _elements(types[0]) * 8
+    if node.is_a("elementwise") and size > _CHUNK_BYTES and len(types) == 1:
+        count = min(int(rows), -(-size // _CHUNK_BYTES))  # type: ignore[arg-type]
+        parts = [_rows(operands, types[0].rank, chunk) for chunk in _chunks(int(rows), count)]  # type: ignore[arg-type]
+        out = np.empty(tuple(int(d) for d in types[0].shape), numpy_dtype(types[0].dtype))  # type: ignore[arg-type]
+        for chunk, part in zip(_chunks(int(rows), count), parts, strict=True):  # type: ignore[arg-type]
+            out[chunk] = _reference(node, part)[0]
+        return [out]
+    results = _reference(node, operands)
+    with np.errstate(all="ignore"):
+        return [
+            np.asarray(r).astype(numpy_dtype(t.dtype), copy=False)
+            for r, t in zip(results, types, strict=True)
+        ]
+
+
+def _reference(node: Node, operands: list[np.ndarray]) -> Any:
+    declared = node.declared
+    assert declared is not None and declared.reference is not None
+    with np.errstate(all="ignore"):
+        made = declared.reference(*declared.group([widen(a) for a in operands]), **node.attrs)
+    return made if isinstance(made, (tuple, list)) else (made,)
+
+
+def _chunks(rows: int, count: int) -> list[slice]:
+    step = -(-rows // count)
+    return [slice(i, min(i + step, rows)) for i in range(0, rows, step)]
+
+
+def _rows(operands: list[np.ndarray], rank: int, chunk: slice) -> list[np.ndarray]:
+    """The part of each operand that rows `chunk` of the result read."""
+    return [a[chunk] if a.ndim == rank and a.shape[0] != 1 else a for a in operands]

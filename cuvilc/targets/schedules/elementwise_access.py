@@ -1,0 +1,261 @@
+"""How a region reads and writes memory: a dry run of its values at symbolic indices.
+
+The iteration space of a result is a list of digits: axis j's index is Σ digit · factor. The dry run finds, for
+every access, the distance in memory between neighbours along each digit; adjacent digits that look like one to
+every access are then merged, an axis that is read through `//` and `%` is split, and a digit that conditions
+compare with a limit gets segments in which those conditions are constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm.sym import detect_linear_equation
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, floordiv, mod
+from cuvilc.targets.region import Emitter, Region
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, var
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One loop: (start + i) · factor of the index of `axis`, for i in [0, extent)."""
+
+    axis: int
+    extent: Dim
+    factor: int = 1
+    start: Dim = 0
+
+
+@dataclass
+class Access:
+    """One load or store of a launch buffer: element distance along each digit, None if irregular."""
+
+    buffer: str
+    dtype: str
+    steps: list[Dim | None]
+    is_store: bool
+
+
+@dataclass
+class Report:
+    """What a dry run saw."""
+
+    accesses: list[Access] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)  # digits whose value matters beyond addresses
+    splits: dict[int, int] = field(default_factory=dict)  # digit -> a constant it is divided by
+    limits: dict[int, list[Dim]] = field(default_factory=dict)  # digit -> where conditions change
+    work: int = 0  # operations an element takes, roughly
+
+
+class _Probe(KernelBuilder):
+    """Builds nothing: loads and named values become opaque variables that know what they depend on."""
+
+    def __init__(self) -> None:
+        super().__init__("probe")
+        self.digits: list[PrimExpr] = []
+        self.report = Report()
+        self._origin: dict[str, tuple[set[int], set[int]]] = {}  # opaque -> (through addresses, as values)
+        self._vars = -1
+
+    def start(self, digits: Sequence[Digit]) -> list[PrimExpr]:
+        for digit in digits:
+            v = var(f"digit{len(self.digits)}")
+            self.bind(v, self.scalar(digit.extent))
+            self.digits.append(v)
+        self._number = {v.name: n for n, v in enumerate(self.digits)}
+        return self.digits
+
+    def _depends(self, e: Any) -> tuple[set[int], set[int]]:
+        through: set[int] = set()
+        direct: set[int] = set()
+        if isinstance(e, (int, float, bool)):
+            return through, direct
+        for v in tirx.analysis.undefined_vars(tirx.Evaluate(e), []):
+            if v.name in self._number:
+                direct.add(self._number[v.name])
+            elif v.name in self._origin:
+                through |= self._origin[v.name][0]
+                direct |= self._origin[v.name][1]
+        return through, direct
+
+    def _opaque(self, dtype: str, through: set[int], direct: set[int]) -> PrimExpr:
+        self._vars += 1
+        made = var(f"opaque{self._vars}", dtype)
+        self._origin[made.name] = (through, direct)
+        return made
+
+    def load(self, buffer: Buffer, index: Any) -> PrimExpr:
+        index = self.simplify(index)
+        through, direct = self._depends(index)
+        if buffer.name.startswith("b"):
+            self._record(buffer, index, through, is_store=False)
+        return self._opaque(str(buffer.dtype), through | direct, set())
+
+    def store(self, buffer: Buffer, index: Any, value: Any) -> None:
+        self._record(buffer, self.simplify(index), set(), is_store=True)
+        self.report.used |= self._depends(value)[1]
+
+    def _record(self, buffer: Buffer, index: PrimExpr, through: set[int], is_store: bool) -> None:
+        steps: list[Any] = []
+        for n, digit in enumerate(self.digits):
+            parts = detect_linear_equation(index, [digit]) if n not in through else []
+            regular = bool(parts) and not (set().union(*self._depends(parts[0])))
+            steps.append(self.dim(self.simplify(parts[0])) if regular else None)
+            if not regular:
+                self._find_splits(index, n)
+        self.report.accesses.append(Access(buffer.name, str(buffer.dtype), steps, is_store))
+
+    def _find_splits(self, e: Any, digit: int) -> None:
+        if isinstance(e, (tirx.FloorDiv, tirx.FloorMod)) and isinstance(e.b, tirx.IntImm):
+            if e.a.same_as(self.digits[digit]):
+                self.report.splits.setdefault(digit, int(e.b.value))
+        for side in ("a", "b"):
+            if hasattr(e, side):
+                self._find_splits(getattr(e, side), digit)
+
+    def let(self, value: Any, name: str = "v") -> PrimExpr:
+        if isinstance(value, (Var, int, float, tirx.IntImm, tirx.FloatImm)):
+            return value
+        self.report.work += 1
+        return self._opaque(str(value.ty.dtype), *self._depends(value))
+
+    def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
+        self._condition(condition)
+        value = inside()
+        through, direct = self._depends(value)
+        for other in (condition, otherwise):
+            if not callable(other):
+                more = self._depends(other)
+                through, direct = through | more[0], direct | more[1]
+        return self._opaque(str(value.ty.dtype), through, direct)
+
+    @contextmanager
+    def when(self, condition: PrimExpr) -> Iterator[None]:
+        self._condition(condition)
+        yield
+
+    def _condition(self, e: Any) -> None:
+        if isinstance(e, (tirx.And, tirx.Or)):
+            self._condition(e.a)
+            self._condition(e.b)
+            return
+        e = e.a if isinstance(e, tirx.Not) else e
+        for depends in self._depends(e):
+            self.report.used |= depends
+        if isinstance(e, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)):
+            self._limit(e)
+
+    def _limit(self, e: Any) -> None:
+        """Remember where a comparison of one digit changes its outcome."""
+        difference = self.simplify(e.a - e.b)
+        through, direct = self._depends(difference)
+        if len(direct) != 1 or through:
+            return
+        (digit,) = direct
+        parts = detect_linear_equation(difference, [self.digits[digit]])
+        step = self.simplify(parts[0]) if parts else None
+        if not isinstance(step, tirx.IntImm) or abs(step.value) != 1:
+            return
+        strict = isinstance(e, (tirx.LT, tirx.GE)) == (step.value > 0)
+        where = self.simplify(parts[1] * const(-int(step.value)) + const(0 if strict else 1))
+        found = self.dim(where)
+        if found is not None:
+            self.report.limits.setdefault(digit, []).append(found)
+
+    def dim(self, e: Any) -> Dim | None:
+        """The index expression as a dimension, if it is made of sizes."""
+        if isinstance(e, tirx.IntImm):
+            return int(e.value)
+        if isinstance(e, Var):
+            return next((d for d, v in self._scalar_vars.items() if v.same_as(e)), None)
+        if isinstance(e, (tirx.Add, tirx.Sub, tirx.Mul)):
+            a, b = self.dim(e.a), self.dim(e.b)
+            if a is None or b is None:
+                return None
+            return a + b if isinstance(e, tirx.Add) else a - b if isinstance(e, tirx.Sub) else a * b
+        return None
+
+
+class _ProbeEmitter(Emitter):
+    builder: _Probe
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region, "probe", _Probe())
+
+
+def probe(region: Region, digits: Sequence[Digit], define: Callable[[Emitter], None] | None = None) -> Report:
+    """Dry-run the region's results at the digits' indices. `define` may define values first."""
+    emitter = _ProbeEmitter(region)
+    variables = emitter.builder.start(digits)
+    if define:
+        define(emitter)
+    store_all(emitter, logical_index(emitter, digits, variables))
+    emitter.builder.report.work += len(region.operations)
+    return emitter.builder.report
+
+
+def store_all(emitter: Emitter, index: tuple[Any, ...]) -> None:
+    """Write every result at a logical index."""
+    for number, value in enumerate(emitter.region.results):
+        emitter.store(number, index, emitter.accessor(value)[index])
+
+
+def logical_index(emitter: Emitter, digits: Sequence[Digit], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Index per axis of the result from the digits' loop variables."""
+    shape = ir.type_of(emitter.region.results[0]).shape
+    b = emitter.builder
+    index: list[Any] = [0] * len(shape)
+    for digit, value in zip(digits, values, strict=True):
+        part = value if _is_zero(digit.start) else value + b.scalar(digit.start)
+        part = part if digit.factor == 1 else part * digit.factor
+        index[digit.axis] = part if _is_zero(index[digit.axis]) else index[digit.axis] + part
+    for axis, i in enumerate(index):
+        b.note_span(i, shape[axis])
+    return tuple(index)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and value == 0
+
+
+def split(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
+    """Split digits until every division of an index has a digit of its own, where extents divide."""
+    for _ in range(4):
+        report = probe(region, digits)
+        change = {}
+        for n, by in report.splits.items():
+            whole = mod(digits[n].extent, by)
+            if isinstance(whole, int) and whole == 0 and _is_zero(digits[n].start) and by > 1:
+                change[n] = by
+        if not change:
+            break
+        made: list[Digit] = []
+        for n, digit in enumerate(digits):
+            if n not in change:
+                made.append(digit)
+                continue
+            by = change[n]
+            high = Digit(digit.axis, floordiv(digit.extent, by), digit.factor * by)
+            made += [high, Digit(digit.axis, by, digit.factor)]
+        digits = made
+    return digits, report
+
+
+def merge(digits: list[Digit], report: Report) -> tuple[list[Digit], Report]:
+    """Merge neighbours that every access sees as one axis; the outer one stays with extent 1."""
+    steps = [list(a.steps) for a in report.accesses]
+    made = list(digits)
+    inner = len(digits) - 1
+    for n in range(len(digits) - 2, -1, -1):
+        if made[n].extent == 1:
+            continue
+        fits = n not in report.used and inner not in report.used
+        if made[inner].extent == 1 or fits and all(_continues(s, n, inner, made[inner].extent) for s in steps):
+            made[inner], made[n] = ( ... )
