@@ -12,6 +12,7 @@ from cuvilc.dialect.ops._rules import (
     INTEGERS,
     SIGNED,
     broadcast_shapes,
+    may_equal,
     need,
     need_dtype,
     need_number,
@@ -398,7 +399,7 @@ class PRelu:
         need_number(x)
         need_same_dtype(x, slope)
         shape = broadcast_shapes(x, slope)
-        fits = len(shape) == x.rank and shape == x.shape
+        fits = len(shape) == x.rank and all(map(may_equal, shape, x.shape))
         need(fits, f"slope {spell(slope.shape)} must broadcast to the shape of x {spell(x.shape)}")
         return x
 

@@ -12,6 +12,8 @@ from cuvilc.dialect.op import OPS
 SAMPLES = [(name, n, s) for name, n, s in all_samples() if name in NODES]
 TOLERANCE = {"float64": 1e-9, "float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the evaluator's own
+
 
 def compare(ours: np.ndarray, theirs: np.ndarray) -> None:
     """Equal shapes and dtypes; equal integers; floats within their dtype's tolerance."""
