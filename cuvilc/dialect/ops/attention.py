@@ -105,7 +105,7 @@ class RotaryEmbedding:
     cos: Tensor
     sin: Tensor
     interleaved: bool = False
-    rotary_dim: int = 0
+    rotary_dim: int
 
     def shape(x, cos, sin, *, interleaved, rotary_dim):
         need_rank(x, 4, "x")
