@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,17 @@ class Kernel:
         self.program = program
         self._folder = tempfile.TemporaryDirectory()
         with program:
+            started = time.process_time()
             region = Region.of(program, program.function("main"))
             self.scheduled = schedule(region, chip, "kernel")
+            self.schedule_ms = (time.process_time() - started) * 1e3
             self.types = region.types()
             self.inputs = len(region.arguments)
         base = Path(self._folder.name)
+        started = time.process_time()
         target = tir.llvm_target(chip.llvm)
         tir.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
+        self.compile_ms = (time.process_time() - started) * 1e3
         self.code_bytes = _code_bytes(base / "kernel.o")
         self.library = _link(base)
         self.call = self.library["kernel"]
