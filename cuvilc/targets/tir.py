@@ -144,6 +144,8 @@ class KernelBuilder:
     def loop(self, extent: Any, kind: str = "serial", start: Any = 0, name: str = "i") -> Iterator[PrimExpr]:
         """`with b.loop(n) as i:`; kind "vectorized" and "unrolled" need a constant extent."""
         i = var(f"{name}{self._next()}")
+        if kind == "vectorized" and int(extent) == 1:
+            kind = "serial"  # VectorizeLoop aborts on one lane
         if kind == "vectorized":
             self._lane_vars, self._lane = {i.name}, (i, int(extent))
         self._analyzer.bind(i, tvm.ir.Range.from_min_extent(_index(start), _index(extent)))
