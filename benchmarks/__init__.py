@@ -1,0 +1,1 @@
+"""Programs that measure; each runs by itself: `python benchmarks/NAME.py`."""
