@@ -161,7 +161,9 @@ def op(
             if kind:
                 operands.append((key, kind))
             else:
-                attrs[key] = cls.__dict__.get(key, inspect.Parameter.empty)
+                default = cls.__dict__.get(key, inspect.Parameter.empty)
+                # An attribute may be called `shape`, as the rule is: a function is no default.
+                attrs[key] = inspect.Parameter.empty if inspect.isfunction(default) else default
         functions = {k: v for k, v in cls.__dict__.items() if inspect.isfunction(v)}
         definition = OpDef(
             name, inspect.cleandoc(cls.__doc__ or ""), tuple(operands), attrs,

@@ -93,7 +93,7 @@ class _Blocker:
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
         if groups == 1:
-            return out >= block // 2
+            return True
         if per_group == 1 and groups == out:
             return True
         return per_group % block == 0 and (out // groups) % block == 0

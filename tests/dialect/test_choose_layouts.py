@@ -1,0 +1,81 @@
+"""Blocked layouts: same values, relayouts only at the edges, weights marked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.interpret import interpret
+from cuvilc.dialect.ir import Program, at_end, build, constant, define_function, finish_function
+from cuvilc.dialect.passes import choose_layouts
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import TensorType
+
+RNG = np.random.default_rng(0)
+ONES = {"strides": (1, 1), "pads_begin": (1, 1), "pads_end": (1, 1), "dilations": (1, 1)}
+
+
+def weights(program: Program, out: int, per_group: int, size: int = 3):
+    return constant(program, RNG.standard_normal((out, per_group, size, size), np.float32), "w")
+
+
+def network(batch: object) -> Program:
+    """conv → relu → depthwise → add of the first relu → pool → conv → global mean."""
+    program = Program.create("net")
+    with program:
+        block = define_function(program, "main", [TensorType((batch, 3, 8, 8))], input_names=("x",), output_names=("y",))
+        with at_end(block):
+            x = build("ai.conv", block.arguments[0], weights(program, 20, 3), **ONES)
+            x = first = build("ai.relu", x)
+            x = build("ai.conv", x, weights(program, 20, 1), groups=20, **ONES)
+            x = build("ai.elemwise_add", x, first)
+            scale = constant(program, RNG.standard_normal((20, 1, 1), np.float32), "scale")
+            x = build("ai.elemwise_mul", x, scale)
+            x = build("ai.max_pool", x, kernel=(2, 2), strides=(2, 2), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1))
+            x = build("ai.conv", x, weights(program, 33, 20, 1), strides=(1, 1), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1))
+            x = build("ai.reduce_mean", x, axes=(2, 3), keepdims=False)
+        finish_function(block, [x])
+    return program
+
+
+def test_values_stay_and_relayouts_vanish():
+    feeds = {"x": RNG.standard_normal((2, 3, 8, 8), np.float32)}
+    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
+    wanted = interpret(network(symbol("n")), feeds)["y"]
+    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
+    program = network(symbol("n"))
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    with program:
+        operations = ir.operations(ir.body(program.function("main")))
+        assert [o.name for o in operations].count("ai.relayout") == 0
+        layouts = {o.name: ir.type_of(o.results[0]).layout for o in operations if o.results}
+        assert layouts["ai.conv"] == layouts["ai.relu"] == layouts["ai.max_pool"] == "NCHW16c"
+        packed = {ir.attrs(o)["layout"] for o in operations if o.name == "ai.constant"}
+        assert packed == {"pack0_32", "pack0_16", ""}
+    assert np.array_equal(interpret(program, feeds)["y"], wanted)
+
+
+def test_pass_is_idempotent():
+    program = network(2)
+    choose_layouts.run(program, PassContext())
+    once = program.text()
+    choose_layouts.run(program, PassContext())
+    assert program.text() == once
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_constant_matrices_are_packed(transposed):
+    program = Program.create("gemm")
+    with program:
+        block = define_function(program, "main", [TensorType((5, 7))], input_names=("x",), output_names=("y",))
+        with at_end(block):
+            b = constant(program, RNG.standard_normal((40, 7) if transposed else (7, 40), np.float32), "b")
+            y = build("ai.matmul", block.arguments[0], b, transpose_b=transposed)
+        finish_function(block, [y])
+        choose_layouts.run(program, PassContext())
+        matmul = ir.operations(ir.body(program.function("main")))[-2]
+        assert ir.type_of(matmul.operands[1]).layout == ("pack0_32" if transposed else "pack1_32")
+    program.verify()
