@@ -90,11 +90,15 @@ class Kernel:
         target = tir.llvm_target(chip.llvm)
         tir.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
         self.compile_ms = (time.process_time() - started) * 1e3
+        self._target = target
         self.code_bytes = _code_bytes(base / "kernel.o")
         self.library = _link(base)
         self.call = self.library["kernel"]
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         self.call.argtypes = [pointer, pointer, i64, i64, pointer]
+
+    def assembly(self) -> str:
+        return tir.lower(self.scheduled.function, self._target, "asm")
 
     def run(self, feeds: Mapping[str, np.ndarray], splits: Sequence[int] = ()) -> list[np.ndarray]:
         """The results; `splits` are task numbers at which a new call begins."""
