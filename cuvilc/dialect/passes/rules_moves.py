@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cuvilc.dialect.dims import Dim, Shape
+from cuvilc.dialect.ir import Value
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rewrite
 
 
@@ -18,6 +20,40 @@ def reshape_chain(g: Graph, node: Node) -> Any:
     if inner is None:
         return None
     return g.build("ai.reshape", inner.operands[0], shape=node.attr("shape"), origin=(inner, node))
+
+
+def reshape_around_transpose(g: Graph, node: Node) -> Any:
+    """reshape(transpose(reshape(x))) → transpose(x), where the outer reshape undoes the inner one's merging.
+
+    PyTorch's exporter writes kᵀ so: [B, H, S, D] → [B·H, S, D] → [B·H, D, S] → [B, H, D, S].
+    """
+    moved = g.producer(node.operands[0], "ai.transpose")
+    merged = g.producer(moved.operands[0], "ai.reshape") if moved is not None else None
+    if moved is None or merged is None:
+        return None
+    x = merged.operands[0]
+    shape = g.type(x).shape
+    groups = _merged_axes(shape, g.type(merged.result).shape)
+    if groups is None:
+        return None
+    perm = tuple(a for p in moved.attr("perm") for a in groups[p])
+    if tuple(shape[a] for a in perm) != g.type(node.result).shape:
+        return None
+    return g.build("ai.transpose", x, perm=perm, origin=(merged, moved, node))
+
+
+def _merged_axes(shape: Shape, merged: Shape) -> list[list[int]] | None:
+    """For each axis of `merged`, the consecutive axes of `shape` whose product it is."""
+    groups, axis = [], 0
+    for extent in merged:
+        group: list[int] = []
+        size: Dim = 1
+        while not group or size != extent:
+            if axis == len(shape):
+                return None
+            size, group, axis = size * shape[axis], [*group, axis], axis + 1
+        groups.append(group)
+    return groups if axis == len(shape) else None
 
 
 def moved_full(g: Graph, node: Node) -> Any:
@@ -115,6 +151,38 @@ def gather_one(g: Graph, node: Node) -> Any:
     return g.build("ai.reshape", cut, shape=g.type(node.result).shape)
 
 
+def gather_of_scaled(g: Graph, node: Node) -> Any:
+    """gather(op(table, …)) → op(gather(table), …) for constant tables: computes the read rows only."""
+    x, indices = node.operands
+    source = g.producer(x)
+    if source is None or not source.is_a("elementwise") or not g.one_use(x):
+        return None
+    axis, t = node.attr("axis"), g.type(x)
+    constants = [v for v in source.operands if g.type(v).rank]
+    if not constants or not all(g.type(v).rank == t.rank and _is_made(g, v) for v in constants):
+        return None
+    operands = [
+        g.build("ai.gather", v, indices, axis=axis)
+        if g.type(v).rank and g.type(v).shape[axis] == t.shape[axis] else v
+        for v in source.operands
+    ]  # fmt: skip
+    if g.type(indices).rank != 1 and any(
+        g.type(v).rank and g.type(v).shape[axis] != t.shape[axis] for v in source.operands
+    ):
+        return None
+    return g.build(source.name, *operands, origin=(source, node), **source.attrs)
+
+
+def _is_made(g: Graph, value: Value) -> bool:
+    """A constant, or an elementwise operation on constants."""
+    node = g.producer(value)
+    if node is None:
+        return False
+    if node.name in ("ai.constant", "ai.full"):
+        return True
+    return node.is_a("elementwise") and all(_is_made(g, v) for v in node.operands)
+
+
 def matmul_transposed(g: Graph, node: Node) -> Any:
     """A transpose of the last two axes before a product → its transpose flag."""
     flags = [node.attr("transpose_a"), node.attr("transpose_b")]
@@ -132,7 +200,7 @@ def matmul_transposed(g: Graph, node: Node) -> Any:
 
 
 RULES: dict[str, tuple[Rewrite, ...]] = {
-    "ai.reshape": (same_result, moved_full, reshape_chain),
+    "ai.reshape": (same_result, moved_full, reshape_chain, reshape_around_transpose),
     "ai.transpose": (moved_full, transpose_chain),
     "ai.broadcast_to": (same_result, moved_full, broadcast_chain),
     "ai.relayout": (same_result,),
@@ -140,6 +208,6 @@ RULES: dict[str, tuple[Rewrite, ...]] = {
     "ai.tile": (moved_full, tile_nothing),
     "ai.pad": (pad_nothing,),
     "ai.concat": (concat_known,),
-    "ai.gather": (gather_one,),
+    "ai.gather": (gather_one, gather_of_scaled),
     "ai.matmul": (matmul_transposed,),
 }

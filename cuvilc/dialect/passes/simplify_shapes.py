@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc.dialect.ir import Program, Value
+from cuvilc.dialect.op import OPS
 from cuvilc.dialect.passes import rules_algebra, rules_moves
 from cuvilc.dialect.passes.context import Miss, PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rewrite, rewrite
-from cuvilc.dialect.op import OPS
 
 NAME = "simplify-shapes"
 VERSION = 1
@@ -88,42 +88,9 @@ def pad_into_conv(g: Graph, node: Node) -> Any:
     return g.build("ai.conv", pad.operands[0], *node.operands[1:], origin=(pad, node), **attrs)
 
 
-def gather_of_scaled(g: Graph, node: Node) -> Any:
-    """gather(op(table, …)) → op(gather(table), …) for constant tables: computes the read rows only."""
-    x, indices = node.operands
-    source = g.producer(x)
-    if source is None or not source.is_a("elementwise") or not g.one_use(x):
-        return None
-    axis, t = node.attr("axis"), g.type(x)
-    constants = [v for v in source.operands if g.type(v).rank]
-    if not constants or not all(g.type(v).rank == t.rank and _is_made(g, v) for v in constants):
-        return None
-    operands = [
-        g.build("ai.gather", v, indices, axis=axis)
-        if g.type(v).rank and g.type(v).shape[axis] == t.shape[axis] else v
-        for v in source.operands
-    ]  # fmt: skip
-    if g.type(indices).rank != 1 and any(
-        g.type(v).rank and g.type(v).shape[axis] != t.shape[axis] for v in source.operands
-    ):
-        return None
-    return g.build(source.name, *operands, origin=(source, node), **source.attrs)
-
-
-def _is_made(g: Graph, value: Value) -> bool:
-    """A constant, or an elementwise operation on constants."""
-    node = g.producer(value)
-    if node is None:
-        return False
-    if node.name in ("ai.constant", "ai.full"):
-        return True
-    return node.is_a("elementwise") and all(_is_made(g, v) for v in node.operands)
-
-
 _FIRST: dict[str, tuple[Rewrite, ...]] = {
     "ai.transpose": (transpose_of_ones,),
     "ai.conv": (pad_into_conv,),
-    "ai.gather": (gather_of_scaled,),
 }
 
 
