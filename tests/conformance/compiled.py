@@ -1,0 +1,77 @@
+"""Build a case's model with the driver, load the package, run it, compare."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+import cuvil
+from cuvilc.diagnostics import CODES, CuvilError
+from cuvilc.driver import BuildRequest, build
+from tests.tolerances import mismatch
+
+onnx_cases = import_module("tests.import.onnx_cases")  # the folder is named by a keyword
+
+DATA_DEPENDENT = "CUV109"  # a size that depends on data: tried again with small inputs as constants
+# The outputs are random: shape and dtype are all that can be compared.
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
+
+
+def run_case(case: Any, target: str = "x86") -> Any:
+    """The outcome of a case. A diagnostic that puts the fault on the model is a refusal."""
+
+    def outcome(kind: str, reason: str = "") -> Any:
+        return onnx_cases.Outcome(case.name, case.operator, kind, reason)
+
+    try:
+        try:
+            wrong = _run(case, case.model, target)
+        except CuvilError as error:
+            if not any(d.code == DATA_DEPENDENT for d in error.diagnostics):
+                raise
+            wrong = _run(case, onnx_cases.freeze_small_inputs(case), target)
+    except CuvilError as error:
+        first = error.diagnostics[0]
+        kind = "failed" if CODES[first.code].exit_code == 3 else "refused"
+        return outcome(kind, f"{first.code} {first.message}")
+    except Exception as error:
+        return outcome("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+    return outcome("failed", wrong) if wrong else outcome("passed")
+
+
+def _run(case: Any, model: Any, target: str) -> str:
+    """What differs, or nothing."""
+    with TemporaryDirectory(prefix="cuvil-case-") as folder:
+        source, package = Path(folder) / "case.onnx", Path(folder) / "case.cuvil"
+        source.write_bytes(model.SerializeToString())
+        build(BuildRequest(source, package, target=target, cpu=_cpu(target), jobs=1, vectors=0))
+        loaded = cuvil.load(package, threads=1)
+        try:
+            names = {port.name for port in loaded.inputs}
+            for inputs, wanted in case.data:
+                found = loaded.run({k: np.asarray(v) for k, v in inputs.items() if k in names})
+                if wrong := _compare(case, found, wanted):
+                    return wrong
+        finally:
+            loaded.close()
+    return ""
+
+
+def _cpu(target: str) -> str:
+    return "host" if target == "x86" else ""
+
+
+def _compare(case: Any, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> str:
+    for name, value in wanted.items():
+        want = np.asarray(value)
+        got = found[name]
+        if case.operator in RANDOM:
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                return f"{name}: {got.dtype}{got.shape}, not {want.dtype}{want.shape}"
+        elif wrong := mismatch(got, want):
+            return f"{name}: {wrong}"
+    return ""
