@@ -29,12 +29,16 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """ai.matmul with an injective prologue of either operand and an elementwise epilogue."""
     plan = plan_of(region, chip)
     try:
-        return _Gemm(region, chip, name, plan, vectorize=True).build()
+        return Gemm(region, chip, name, plan, vectorize=True).build()
     except CannotVectorize:
-        return _Gemm(region, chip, name, plan, vectorize=False).build()
+        return Gemm(region, chip, name, plan, vectorize=False).build()
 
 
-class _Gemm:
+class Gemm:
+    """Builds the kernel of a plan; a schedule with other operands or results replaces `left` or `finish`."""
+
+    kind = "gemm"
+
     def __init__(
         self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool
     ) -> None:
@@ -42,11 +46,14 @@ class _Gemm:
         self.lanes = "vectorized" if vectorize else "serial"
         self.emitter = Emitter(region, name)
         self.b = self.emitter.builder
-        self.epilogue = Epilogue(self.emitter, plan.anchor)
-        self.left = Left(self.emitter, plan, self.lanes)
+        self.left = self.make_left()
         self.right = Right(self.emitter, plan)
         self.n, self.m, self.k = (self._size(d) for d in (plan.n, plan.m, plan.k))
         self.batch: list[Any] = []
+
+    def make_left(self) -> Any:
+        self.epilogue = Epilogue(self.emitter, self.plan.anchor)
+        return Left(self.emitter, self.plan, self.lanes)
 
     def _size(self, d: Dim) -> Any:
         return self.b.scalar(d)
@@ -67,7 +74,7 @@ class _Gemm:
                 self._static_rows(group, first, last)
             else:
                 self._symbolic_rows(group, first, last)
-        return self.emitter.finish("gemm", plan.tasks, plan.flops)
+        return self.emitter.finish(self.kind, plan.tasks, plan.flops)
 
     def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
         """(t mod extent, t div extent), computed once."""
@@ -104,10 +111,10 @@ class _Gemm:
         base, end = b.let(row_of(low)), b.let(row_of(high))
         self.left.pack_rows(base, end)
 
-        def rows_of_panel(panel: Any) -> None:
-            self._tiles(low, lesser(high, many), large, row_of, panel)
+        def rows_of_panel(panel: Any, width: int) -> None:
+            self._tiles(low, lesser(high, many), large, row_of, panel, width)
             if many < len(sizes):
-                self._tiles(b.let(greater(low, many)), high, large - 1, row_of, panel)
+                self._tiles(b.let(greater(low, many)), high, large - 1, row_of, panel, width)
 
         self._panels(first, last, rows_of_panel)
 
@@ -130,36 +137,47 @@ class _Gemm:
                 base = b.let(row_of(low))
                 end = b.let(row_of(high - 1) + size)
                 self.left.pack_rows(base, end)
-                self._panels(first, last, lambda p: self._tiles(low, high, size, row_of, p))
+                self._panels(
+                    first, last, lambda p, width: self._tiles(low, high, size, row_of, p, width)
+                )
 
             return body
 
         first_of(b, [(self.m >= s if s > 1 else None, case(s)) for s in plan.sizes])
 
-    def _panels(self, first: Any, last: Any, body: Callable[[Any], None]) -> None:
+    def _panels(self, first: Any, last: Any, body: Callable[[Any, int], None]) -> None:
+        plan = self.plan
         with self.b.loop(last - first, start=first, name="p") as panel:
             self.right.begin_panel(panel)
-            body(panel)
+            if plan.last_width == plan.width:
+                body(panel, plan.width)
+                return
+            whole = self._size(plan.panels) - 1
+            first_of(
+                self.b,
+                [
+                    (panel < whole, lambda: body(panel, plan.width)),
+                    (None, lambda: body(panel, plan.last_width)),
+                ],
+            )
 
-    def _tiles(self, low: Any, high: Any, rows: int, row_of: Any, panel: Any) -> None:
-        with self.b.loop(high - low, start=low, name="m") as tile:
-            self._tile(self.b.let(row_of(tile)), rows, panel)
-
-    # ---- one register tile
-
-    def _tile(self, row: Any, rows: int, panel: Any) -> None:
-        width = self.plan.width
+    def _tiles(
+        self, low: Any, high: Any, rows: int, row_of: Any, panel: Any, width: int
+    ) -> None:
         sets = RegisterTile.sets_for(self.chip, rows, width)
         if isinstance(self.k, int) and self.k < 2 * sets:
             sets = 1
-        tile = RegisterTile(self.b, self.chip, rows, width, sets)
-        self.left.begin_tile(row)
-        self._reduce(tile, sets)
-        tile.gather_sets()
-        self._finish(tile, row, panel)
+        with self.b.loop(high - low, start=low, name="m") as i:
+            row = self.b.let(row_of(i))
+            tile = RegisterTile(self.b, rows, width, sets)
+            self.left.begin_tile(row)
+            self._reduce(tile, sets)
+            tile.gather_sets()
+            self.finish(tile, row, panel)
 
     def _reduce(self, tile: RegisterTile, sets: int) -> None:
         def step(k: Any, s: int) -> None:
+            self.left.begin_step(k)
             scalars = [self.left.at(r, k) for r in range(tile.rows)]
             tile.step(scalars, lambda lane: self.right.at(k, lane), s)
 
@@ -174,37 +192,37 @@ class _Gemm:
 
     # ---- epilogue
 
-    def _finish(self, tile: RegisterTile, row: Any, panel: Any) -> None:
-        plan, b = self.plan, self.b
+    def finish(self, tile: RegisterTile, row: Any, panel: Any) -> None:
+        """Store a tile whose sums are complete."""
+        plan, b, width = self.plan, self.b, tile.width
         column = b.let(self.right.column(panel))
-        tail = plan.n % plan.width if isinstance(plan.n, int) else None
+        tail = plan.n % width if isinstance(plan.n, int) else None
         whole = tail == 0 or plan.b_kind == "rows"
         if whole and self.epilogue.unrolls:
-            with b.loop(plan.width, self.lanes) as lane:
+            with b.loop(width, self.lanes) as lane:
                 for r in range(tile.rows):
                     self._store(row + r, column + lane, tile.at(r, lane))
             return
         memory = tile.spill()
 
-        def over_rows(pieces: Any) -> None:
+        def over_rows(pieces: list[tuple[int, Any, str]]) -> None:
             with b.loop(tile.rows, name="r") as r:
-                for offset, width, kind in pieces:
-                    with b.loop(width, kind) as lane:
-                        value = b.load(memory, r * plan.width + offset + lane)
+                for offset, lanes, kind in pieces:
+                    with b.loop(lanes, kind) as lane:
+                        value = b.load(memory, r * width + offset + lane)
                         self._store(row + r, column + offset + lane, value)
 
-        full = [(0, plan.width, self.lanes)]
+        full: list[tuple[int, Any, str]] = [(0, width, self.lanes)]
+        left = self.n - column
+        some = [(o, w, self.lanes) for o, w in powers_of_two(tail or 0)]
         if whole:
             over_rows(full)
-            return
-        left = self.n - column
-        some = [(0, left, "serial")] if tail is None else [
-            (o, w, self.lanes) for o, w in powers_of_two(tail)
-        ]  # fmt: skip
-        if isinstance(plan.n, int) and plan.n < plan.width:
+        elif tail is not None and (plan.n < width or width != plan.width):
             over_rows(some)
-            return
-        first_of(b, [(left >= plan.width, lambda: over_rows(full)), (None, lambda: over_rows(some))])
+        else:
+            some = some if tail is not None else [(0, left, "serial")]
+            cases = [(left >= width, lambda: over_rows(full)), (None, lambda: over_rows(some))]
+            first_of(b, cases)
 
     def _store(self, row: Any, column: Any, value: Any) -> None:
         index = (*self.batch, *self.plan.row_index(self.emitter, row), column)

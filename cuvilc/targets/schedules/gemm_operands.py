@@ -68,6 +68,9 @@ class Left:
         start = row * self.k if self.plan.a_direct else (row - self._base) * self.k
         self._tile = self.b.let(start + self._task if self.plan.a_direct else start)
 
+    def begin_step(self, k: Any) -> None:
+        """Column k is next."""
+
     def at(self, r: int, k: Any) -> Any:
         return self.b.load(self._buffer, self._tile + r * self.k + k)
 

@@ -42,8 +42,8 @@ class Plan:
     b_kind: str  # "packed": panels of constants; "rows": read where it lies; "gather": packed into scratch
     rows: int  # of the full register tile
     width: int
-    tile_group: int  # row tiles in a task
-    panel_group: int  # panels in a task
+    tile_group: int = 1  # row tiles in a task
+    panel_group: int = 1  # panels in a task
 
     @property
     def row_tiles(self) -> Dim:
@@ -68,6 +68,13 @@ class Plan:
     @property
     def flops(self) -> Dim:
         return product(self.batch) * self.m * self.n * self.k * 2
+
+    @property
+    def last_width(self) -> int:
+        """Of the tile on the last panel: half of a tile suffices where its second half would be empty."""
+        left = self.n % self.width if isinstance(self.n, int) else 0
+        halved = self.b_kind == "packed" and self.width == PANEL and 0 < left <= PANEL // 2
+        return PANEL // 2 if halved else self.width
 
     @property
     def sizes(self) -> list[int]:
@@ -103,17 +110,30 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     batch = () if flat or vector else result.shape[:-2]
     if vector and tb.rank != 2:
         raise Miss("a vector times a stack of matrices")
-    width = min(PANEL, chip.lanes * 2)
     kind = _kind(region, b, tb, attrs["transpose_b"], n, chip)
+    width = tile_width(chip, n)
     if kind == "rows" and n < width:
         width = chip.lanes
     a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
     m = product(leading)
-    full = tile_rows(chip, width)
-    rows = -(-m // -(-m // full)) if isinstance(m, int) and m else full
-    plan = Plan(anchor, a, b, batch, leading, attrs["transpose_a"], attrs["transpose_b"], m, n, k, a_direct, kind, rows, width, 1, 1)
-    _group(plan)
+    plan = Plan(
+        anchor, a, b, batch, leading, attrs["transpose_a"], attrs["transpose_b"], m, n, k,
+        a_direct, kind, balanced_rows(m, chip, width), width,
+    )  # fmt: skip
+    group(plan)
     return plan
+
+
+def tile_width(chip: Chip, n: Dim) -> int:
+    """Columns of the register tile: two vectors, if so many columns exist."""
+    narrow = isinstance(n, int) and n <= PANEL // 2
+    return min(PANEL // 2 if narrow else PANEL, chip.lanes * 2)
+
+
+def balanced_rows(m: Dim, chip: Chip, width: int) -> int:
+    """Rows of the largest tile: as many as fit the registers, fewer if the tiles are then more alike."""
+    full = tile_rows(chip, width)
+    return -(-m // -(-m // full)) if isinstance(m, int) and m else full
 
 
 def _check(ta: TensorType, tb: TensorType, result: TensorType) -> None:
@@ -144,7 +164,7 @@ def _kind(region: Region, b: Any, tb: TensorType, transposed: bool, n: Dim, chip
     return "rows" if direct and wide else "gather"
 
 
-def _group(plan: Plan) -> None:
+def group(plan: Plan) -> None:
     """Cut rows and panels into tasks: all rows of a panel first, so that its weights stay in cache."""
     k = plan.k if isinstance(plan.k, int) else 512
     tile_flops = max(2 * plan.rows * plan.width * k, 1)

@@ -65,7 +65,7 @@ def powers_of_two(total: int) -> list[tuple[int, int]]:
 class RegisterTile:
     """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
 
-    def __init__(self, b: KernelBuilder, chip: Chip, rows: int, width: int, sets: int = 1) -> None:
+    def __init__(self, b: KernelBuilder, rows: int, width: int, sets: int = 1) -> None:
         self.b, self.rows, self.width, self.sets = b, rows, width, sets
         self._sums = b.local(rows * width * sets, "float32")
         for s in range(sets):

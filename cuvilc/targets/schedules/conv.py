@@ -1,0 +1,174 @@
+"""Direct convolutions on channel-blocked activations: pixels × output channels kept in registers.
+
+A task is some output rows of some units of output channels of one image; consecutive tasks share weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.schedules import conv_pointwise
+from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
+from cuvilc.targets.schedules.conv_store import ChannelStore
+from cuvilc.targets.schedules.conv_window import BLOCK, dynamic_taps, over_row
+from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, first_of, lesser
+from cuvilc.targets.tir import CannotVectorize
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """ai.conv in one or two dimensions with an elementwise epilogue."""
+    plan = plan_of(region, chip)
+    if conv_pointwise.fits(plan):
+        return conv_pointwise.schedule(region, chip, name, plan)
+    try:
+        return _Conv(region, chip, name, plan, vectorize=True).build()
+    except CannotVectorize:
+        return _Conv(region, chip, name, plan, vectorize=False).build()
+
+
+class _Conv:
+    def __init__(
+        self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool
+    ) -> None:
+        self.chip, self.plan = chip, plan
+        self.emitter = Emitter(region, name)
+        self.b, self.k = self.emitter.builder, self.emitter.k
+        x, w = plan.anchor.operands[:2]
+        self.w_dtype = ir.type_of(w).dtype
+        self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
+        self.w = self.b.buffer(argument_index(region, w) or 0, self.w_dtype)
+        self.store = ChannelStore(self.emitter, plan.anchor, plan.outputs, vectorize)
+        self.pixel = BLOCK if plan.blocked_input else 1  # distance of neighbouring pixels
+        self.row = self.b.scalar(plan.width.size) * self.pixel
+        self.plane = self.b.scalar(plan.height.size * plan.width.size) * self.pixel
+
+    def build(self) -> Scheduled:
+        plan, b = self.plan, self.b
+        with b.tasks() as t:
+            row_group, rest = self._split(t, b.scalar(plan.row_groups))
+            image, unit_group = self._split(rest, b.scalar(plan.images))
+            first_row = b.let(row_group * plan.rows)
+            last_row = b.let(lesser(first_row + plan.rows, b.scalar(plan.height.count)))
+            first = b.let(unit_group * plan.units)
+            last = b.let(lesser(first + plan.units, plan.unit_count))
+            with b.loop(last - first, start=first, name="u") as unit:
+                self._unit(image, unit, first_row, last_row)
+        return self.emitter.finish("conv", plan.tasks, plan.flops)
+
+    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
+        """(t mod extent, t div extent), computed once."""
+        if isinstance(extent, int) and extent == 1:
+            return 0, t
+        whole = self.b.let(self.k.floordiv(t, extent))
+        return self.b.let(t - whole * extent), whole
+
+    def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
+        plan = self.plan
+        odd = plan.blocks % plan.unit_blocks
+        whole = lambda: self._rows(image, unit, plan.unit_blocks, first_row, last_row)  # noqa: E731
+        if not odd:
+            whole()
+            return
+        single = lambda: self._rows(image, unit, 1, first_row, last_row)  # noqa: E731
+        first_of(self.b, [(unit < plan.unit_count - 1, whole), (None, single)])
+
+    def _rows(self, image: Any, unit: Any, blocks: int, first_row: Any, last_row: Any) -> None:
+        plan, b, k = self.plan, self.b, self.k
+        block = b.let(unit * plan.unit_blocks)
+        panel = k.floordiv(block, PANEL // BLOCK)
+        taps = plan.height.kernel * plan.width.kernel
+        half = (block - panel * (PANEL // BLOCK)) * BLOCK
+        weights = b.let(panel * (plan.channels * taps * PANEL) + half)
+        channels = -(-plan.channels * plan.groups // self.pixel)
+        start = image * channels
+        if plan.groups > 1:
+            group = k.floordiv(block * BLOCK, plan.outputs // plan.groups)
+            start = start + group * (plan.channels // self.pixel)
+        plane = b.let(start * self.plane)
+        with b.loop(last_row - first_row, start=first_row, name="h") as oh:
+            first_tap, last_tap = dynamic_taps(self.emitter, plan.height, oh)
+            at = (oh * plan.height.stride - plan.height.pad) * self.row
+            tile = _Tile(self, image, block, blocks, weights, oh, first_tap, last_tap, b.let(plane + at))
+            over_row(self.emitter, plan.width, plan.pixels, tile.emit, tile.emit_pixel)
+
+
+class _Tile:
+    """Emits register tiles of one output row."""
+
+    def __init__(
+        self, conv: _Conv, image: Any, block: Any, blocks: int, weights: Any,
+        oh: Any, first_tap: Any, last_tap: Any, row: Any,
+    ) -> None:  # fmt: skip
+        self.conv, self.image, self.block, self.blocks = conv, image, block, blocks
+        self.weights, self.oh, self.row = weights, oh, row
+        self.first_tap, self.last_tap = first_tap, last_tap
+
+    def emit(self, ow: Any, width: int, inside: Any) -> None:
+        """`width` pixels from `ow`, whose taps along W are known."""
+        conv, axis = self.conv, self.conv.plan.width
+        tile = RegisterTile(conv.b, width, self.blocks * BLOCK)
+        start = conv.b.let(self.row + (ow * axis.stride - axis.pad) * conv.pixel)
+        with conv.b.loop(conv.plan.channels, name="c") as channel:
+            base = conv.b.let(start + self._channel(channel))
+            with self._tap_rows() as kh:
+                at = conv.b.let(base + kh * (conv.plan.height.dilation * conv.row))
+                weights = conv.b.let(self._weights(channel, kh))
+                for kw, pixels in enumerate(inside):
+                    self._step(tile, at, weights, kw, pixels)
+        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
+
+    def _step(self, tile: RegisterTile, at: Any, weights: Any, kw: int, pixels: Any) -> None:
+        conv, axis = self.conv, self.conv.plan.width
+        if not pixels:
+            return
+        scalars = [
+            conv.b.load(conv.x, at + (p * axis.stride + kw * axis.dilation) * conv.pixel)
+            if p in pixels else None
+            for p in range(tile.rows)
+        ]  # fmt: skip
+        tile.step(scalars, lambda lane: self._weight(weights + kw * PANEL + lane))
+
+    def emit_pixel(self, ow: Any) -> None:
+        """One pixel whose taps along W are known at run time."""
+        conv, plan = self.conv, self.conv.plan
+        b, axis = conv.b, plan.width
+        sets = RegisterTile.sets_for(conv.chip, 1, self.blocks * BLOCK)
+        sets = sets if plan.channels % sets == 0 else 1
+        tile = RegisterTile(b, 1, self.blocks * BLOCK, sets)
+        start = b.let(self.row + (ow * axis.stride - axis.pad) * conv.pixel)
+        first, last = dynamic_taps(conv.emitter, axis, ow)
+        with b.loop(plan.channels // sets, name="c") as step, self._tap_rows() as kh:
+            with b.loop(last - first, start=first, name="kw") as kw:
+                for s in range(sets):
+                    channel = step * sets + s
+                    at = start + self._channel(channel) + kh * (plan.height.dilation * conv.row)
+                    x = b.load(conv.x, at + kw * (axis.dilation * conv.pixel))
+                    weights = b.let(self._weights(channel, kh) + kw * PANEL)
+                    tile.step([x], lambda lane, w=weights: self._weight(w + lane), s)
+        tile.gather_sets()
+        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
+
+    def _tap_rows(self) -> Any:
+        return self.conv.b.loop(self.last_tap - self.first_tap, start=self.first_tap, name="kh")
+
+    def _channel(self, channel: Any) -> Any:
+        """Offset of an input channel."""
+        conv = self.conv
+        if not conv.plan.blocked_input:
+            return channel * conv.plane
+        block = conv.k.floordiv(channel, BLOCK)
+        return block * conv.plane + (channel - block * BLOCK)
+
+    def _weights(self, channel: Any, kh: Any) -> Any:
+        height, width = self.conv.plan.height.kernel, self.conv.plan.width.kernel
+        return self.weights + ((channel * height + kh) * width) * PANEL
+
+    def _weight(self, offset: Any) -> Any:
+        return self.conv.k.load(self.conv.w, offset, self.conv.w_dtype)
+
+    def _pixel_index(self, ow: Any) -> Any:
+        one_dimension = ir.type_of(self.conv.plan.anchor.results[0]).rank == 3
+        return lambda p: (ow + p,) if one_dimension else (self.oh, ow + p)

@@ -1,0 +1,120 @@
+"""What a convolution looks like to its schedule: sizes, blocks of output channels, how work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, ceildiv
+from cuvilc.dialect.types import TensorType, channel_block
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Miss, Region
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
+from cuvilc.targets.schedules.microkernel import anchor_of, argument_index, tile_rows
+
+PANEL = 32  # output channels in a block of packed weights
+_TASK_FLOPS = 2.5e6  # about 20 us
+_USUAL_WIDTH = 56  # of a row, where it is known only at run time
+
+
+@dataclass
+class Plan:
+    """Sizes and decisions. A unit is the output channels of a register tile: one block of 16, or two."""
+
+    anchor: Any
+    images: Dim
+    height: Axis
+    width: Axis
+    channels: int  # input channels of a group
+    outputs: int
+    groups: int
+    blocked_input: bool
+    unit_blocks: int
+    pixels: int  # of the widest tile
+    rows: int = 1  # in a task
+    units: int = 1  # in a task
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.outputs // BLOCK)
+
+    @property
+    def unit_count(self) -> int:
+        return -(-self.blocks // self.unit_blocks)
+
+    @property
+    def row_groups(self) -> Dim:
+        return ceildiv(self.height.count, self.rows)
+
+    @property
+    def unit_groups(self) -> int:
+        return -(-self.unit_count // self.units)
+
+    @property
+    def tasks(self) -> Dim:
+        return self.images * self.unit_groups * self.row_groups
+
+    @property
+    def flops(self) -> Dim:
+        """Multiply-adds that touch padding are not done and not counted."""
+        taps = self.height.tap_count() * self.width.tap_count()
+        return taps * (2 * self.outputs * self.channels) * self.images
+
+
+def plan_of(region: Region, chip: Chip) -> Plan:
+    """Decide everything that needs no code. Raises Miss."""
+    anchor = anchor_of(region, "ai.conv")
+    attrs = ir.attrs(anchor)
+    x, w = (ir.type_of(v) for v in anchor.operands[:2])
+    result = ir.type_of(anchor.results[0])
+    check_types(region, anchor, x, w, result)
+    groups, outputs, channels = attrs["groups"], w.shape[0], w.shape[1]
+    if not (isinstance(outputs, int) and isinstance(channels, int)):
+        raise Miss("channels known only at run time")
+    if w.layout != f"pack0_{PANEL}":
+        raise Miss(f"weights in layout {w.layout or 'row-major'}")
+    if groups > 1 and (channels % BLOCK or (outputs // groups) % BLOCK):
+        raise Miss(f"{groups} groups of {channels} channels")
+    pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
+    unit_blocks = 2 if pairs and chip.lanes * 2 >= PANEL else 1
+    height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
+    plan = Plan(
+        anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
+        unit_blocks, tile_rows(chip, unit_blocks * BLOCK),
+    )  # fmt: skip
+    _group(plan)
+    return plan
+
+
+def check_types(
+    region: Region, anchor: Any, x: TensorType, w: TensorType | None, result: TensorType
+) -> None:
+    """Miss unless x and the result are what a blocked schedule reads and writes."""
+    if x.dtype != "float32" or any(ir.type_of(v).dtype != "float32" for v in region.results):
+        raise Miss("only float32")
+    if x.rank not in (3, 4):
+        raise Miss(f"{x.rank - 2} spatial dimensions")
+    if argument_index(region, anchor.operands[0]) is None:
+        raise Miss("the input is computed in the kernel")
+    if w is not None and argument_index(region, anchor.operands[1]) is None:
+        raise Miss("the weights are computed in the kernel")
+    for t in (result, *(ir.type_of(v) for v in region.results)):
+        if not t.layout or channel_block(t.layout) != BLOCK:
+            raise Miss(f"a result in layout {t.layout or 'row-major'}")
+    if x.layout and channel_block(x.layout) != BLOCK:
+        raise Miss(f"input in layout {x.layout}")
+
+
+def _group(plan: Plan) -> None:
+    """Rows, then units, until a task is long enough."""
+    count = plan.width.count if isinstance(plan.width.count, int) else _USUAL_WIDTH
+    taps = plan.height.kernel * plan.width.kernel
+    row_flops = max(2 * count * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
+    rows = max(1, round(_TASK_FLOPS / row_flops))
+    if isinstance(plan.height.count, int):
+        groups = max(1, -(-plan.height.count // rows))
+        plan.rows = max(1, -(-plan.height.count // groups))
+        plan.units = max(1, min(plan.unit_count, rows // plan.rows)) if groups == 1 else 1
+    else:
+        plan.rows = min(rows, 8)

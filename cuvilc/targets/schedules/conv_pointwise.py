@@ -1,0 +1,92 @@
+"""Convolutions of one tap and stride 1: products whose rows are the pixels of an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.schedules import gemm_plan
+from cuvilc.targets.schedules.conv_plan import Plan
+from cuvilc.targets.schedules.conv_store import ChannelStore
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.gemm import Gemm
+from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index
+from cuvilc.targets.tir import CannotVectorize
+
+
+def fits(plan: Plan) -> bool:
+    axes = (plan.height, plan.width)
+    one = all((a.kernel, a.stride, a.pad) == (1, 1, 0) and a.size == a.count for a in axes)
+    return one and plan.groups == 1 and plan.blocked_input
+
+
+def schedule(region: Region, chip: Chip, name: str, plan: Plan) -> Scheduled:
+    try:
+        return _Pointwise(region, chip, name, plan, vectorize=True).build()
+    except CannotVectorize:
+        return _Pointwise(region, chip, name, plan, vectorize=False).build()
+
+
+class _Pixels:
+    """Rows of the product: `at(r, k)` is channel k of pixel r of the tile begun last."""
+
+    def __init__(self, emitter: Emitter, plan: Plan) -> None:
+        self.b, self.k = emitter.builder, emitter.k
+        self._buffer = self.b.buffer(argument_index(emitter.region, plan.anchor.operands[0]) or 0, "float32")
+        self._plane = self.b.scalar(plan.height.size * plan.width.size) * BLOCK
+        self._image = self._plane * -(-plan.channels // BLOCK)
+        self._task: Any = 0
+        self._tile: Any = 0
+        self._step: Any = 0
+
+    def begin_task(self, batch: list[Any]) -> None:
+        self._task = self.b.let(batch[0] * self._image)
+
+    def pack_rows(self, low: Any, high: Any) -> None:
+        """They are read where they lie."""
+
+    def begin_tile(self, row: Any) -> None:
+        self._tile = self.b.let(self._task + row * BLOCK)
+
+    def begin_step(self, k: Any) -> None:
+        block = self.k.floordiv(k, BLOCK)
+        self._step = self.b.let(self._tile + block * self._plane + (k - block * BLOCK))
+
+    def at(self, r: int, k: Any) -> Any:
+        return self.b.load(self._buffer, self._step + r * BLOCK)
+
+
+class _Pointwise(Gemm):
+    kind = "conv"
+
+    def __init__(self, region: Region, chip: Chip, name: str, conv: Plan, vectorize: bool) -> None:
+        self.conv = conv
+        anchor, m = conv.anchor, conv.height.size * conv.width.size
+        width = gemm_plan.tile_width(chip, conv.outputs)
+        rows = gemm_plan.balanced_rows(m, chip, width)
+        product = gemm_plan.Plan(
+            anchor, anchor.operands[0], anchor.operands[1], (conv.images,), (m,), False, True,
+            m, conv.outputs, conv.channels, True, "packed", rows, width,
+        )  # fmt: skip
+        gemm_plan.group(product)
+        super().__init__(region, chip, name, product, vectorize)
+        self.store = ChannelStore(self.emitter, anchor, conv.outputs, vectorize)
+
+    def make_left(self) -> Any:
+        return _Pixels(self.emitter, self.conv)
+
+    def finish(self, tile: RegisterTile, row: Any, panel: Any) -> None:
+        blocks, block = tile.width // BLOCK, panel * (self.plan.width // BLOCK)
+        shape = ir.type_of(self.plan.anchor.results[0]).shape
+        columns = self.b.scalar(shape[-1])
+
+        def place(p: Any) -> tuple[Any, ...]:
+            pixel = row + p
+            if len(shape) == 3:
+                return (pixel,)
+            line = self.emitter.k.floordiv(pixel, columns)
+            return line, self.emitter.k.mod(pixel, columns)
+
+        self.store.tile(tile, self.batch[0], block, blocks, place)

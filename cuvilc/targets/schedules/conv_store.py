@@ -1,0 +1,74 @@
+"""Stores a register tile of pixels × channels into channel-blocked results, through the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.microkernel import (
+    Epilogue,
+    RegisterTile,
+    first_of,
+    powers_of_two,
+)
+
+
+class ChannelStore:
+    """Adds the convolution's bias, applies the epilogue, and stores block by block.
+
+    The last block may be partial. Operands such as a bias end with the last channel, so beyond it nothing is
+    read, and nothing need be written.
+    """
+
+    def __init__(self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool) -> None:
+        self.emitter, self.b, self.channels = emitter, emitter.builder, channels
+        self.epilogue = Epilogue(emitter, anchor)
+        self.lanes = "vectorized" if vectorize else "serial"
+        self.bias = emitter.accessor(anchor.operands[2]) if len(anchor.operands) > 2 else None
+
+    def tile(
+        self, tile: RegisterTile, image: Any, block: Any, blocks: int, place: Callable[[Any], Any]
+    ) -> None:
+        """`place(p)` is the spatial index of pixel p; channels begin at `block`."""
+        partial = self.channels % BLOCK
+        if not partial and self.epilogue.unrolls:
+            for h in range(blocks):
+                with self.b.loop(BLOCK, self.lanes) as lane:
+                    for p in range(tile.rows):
+                        value = tile.at(p, lane + h * BLOCK)
+                        self._store(image, (block + h) * BLOCK + lane, place(p), value)
+            return
+        memory = tile.spill()
+        with self.b.loop(tile.rows, name="p") as p:
+            for h in range(blocks):
+                self._block(memory, p, tile.width, image, block, h, place(p))
+
+    def _block(
+        self, memory: Any, p: Any, width: int, image: Any, block: Any, h: int, place: Any
+    ) -> None:
+        def pieces(some: list[tuple[int, int]]) -> Callable[[], None]:
+            def body() -> None:
+                for offset, lanes in some:
+                    with self.b.loop(lanes, self.lanes) as lane:
+                        value = self.b.load(memory, p * width + (h * BLOCK + offset) + lane)
+                        channel = (block + h) * BLOCK + offset + lane
+                        self._store(image, channel, place, value)
+
+            return body
+
+        partial, whole = self.channels % BLOCK, pieces([(0, BLOCK)])
+        if not partial:
+            whole()
+        elif self.channels < BLOCK:
+            pieces(powers_of_two(partial))()
+        else:
+            last = self.channels // BLOCK
+            cases = [(block + h < last, whole), (None, pieces(powers_of_two(partial)))]
+            first_of(self.b, cases)
+
+    def _store(self, image: Any, channel: Any, place: Any, value: Any) -> None:
+        if self.bias is not None:
+            value = self.emitter.k.let(value + self.bias[channel])
+        self.epilogue.store((image, channel, *place), value)

@@ -1,0 +1,144 @@
+"""Convolutions of every geometry agree with the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kernel_harness import CHIPS, V4, check, program_of
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.types import TensorType
+from cuvilc.targets.region import Miss
+from cuvilc.targets.schedules.conv import schedule
+
+H, W, N = symbol("h"), symbol("w"), symbol("n")
+EACH_CHIP = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+BLOCKED = "NCHW16c"
+
+
+def conv(
+    x: Any, outputs: int, kernel: Any = (3, 3), strides: Any = (1, 1), pads: Any = (1, 1, 1, 1),
+    dilations: Any = (1, 1), groups: int = 1, layout: str = BLOCKED, tail: Any = None,
+) -> Any:  # fmt: skip
+    """A program of one convolution with bias, then `tail`, a chain of unary operations."""
+    half = len(pads) // 2
+    attrs = {
+        "strides": strides, "pads_begin": pads[:half], "pads_end": pads[half:],
+        "dilations": dilations, "groups": groups, "out_layout": BLOCKED if len(kernel) == 2 else "NCW16c",
+    }  # fmt: skip
+    types = [
+        TensorType(x, layout=layout),
+        TensorType((outputs, x[1] // groups, *kernel), layout="pack0_32"),
+        TensorType((outputs,)),
+    ]
+
+    def body(x: Any, w: Any, bias: Any) -> Any:
+        value = ir.build("ai.conv", x, w, bias, **attrs)
+        for name in tail or ():
+            value = ir.build(name, value)
+        return value
+
+    return program_of(types, body)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize("outputs", [1, 16, 24, 30, 32, 48, 70])
+@pytest.mark.parametrize("inputs", [1, 3, 17, 32])
+def test_channels(inputs: int, outputs: int, chip: Any) -> None:
+    check(conv((1, inputs, 5, 17), outputs, tail=["ai.relu"]), chip, schedule)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize("size", [(1, 1), (3, 7), (7, 14), (2, 29), (5, 56), (9, 75)])
+def test_sizes(size: Any, chip: Any) -> None:
+    check(conv((3, 17, *size), 40), chip, schedule)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"strides": (2, 2)},
+        {"strides": (2, 2), "pads": (0, 0, 1, 1)},
+        {"strides": (1, 3), "pads": (0, 2, 1, 0)},
+        {"dilations": (2, 2), "pads": (2, 2, 2, 2)},
+        {"dilations": (1, 3), "pads": (0, 1, 0, 4)},
+        {"kernel": (7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3)},
+        {"kernel": (1, 1), "strides": (2, 2), "pads": (0, 0, 0, 0)},
+        {"kernel": (1, 1), "pads": (0, 0, 0, 0)},
+        {"kernel": (1, 1), "pads": (1, 1, 1, 1)},
+        {"kernel": (1, 5), "pads": (0, 2, 0, 2)},
+        {"kernel": (2, 2), "pads": (0, 0, 0, 0)},
+        {"kernel": (5, 3), "pads": (4, 2, 4, 2)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(13, 31), (H, W)], ids=["static", "symbolic"])
+def test_geometries(size: Any, geometry: Any, chip: Any) -> None:
+    sizes = [{"h": h, "w": w} for h, w in ((13, 31), (9, 10), (8, 60), (40, 7))]
+    check(conv((2, 20, *size), 36, **geometry), chip, schedule, sizes)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize("kernel", [3, 7])
+def test_plain_input(kernel: int, chip: Any) -> None:
+    pad = kernel // 2
+    for size in ((20, 32), (H, W)):
+        program = conv(
+            (2, 3, *size), 64, (kernel, kernel), (2, 2), (pad,) * 4, layout="", tail=["ai.relu"]
+        )
+        check(program, chip, schedule, [{"h": 20, "w": 32}, {"h": 11, "w": 5}])
+
+
+@EACH_CHIP
+@pytest.mark.parametrize(("groups", "channels", "outputs"), [(2, 32, 32), (2, 32, 64), (3, 48, 144)])
+def test_groups(groups: int, channels: int, outputs: int, chip: Any) -> None:
+    check(conv((2, channels, 6, 20), outputs, groups=groups), chip, schedule)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize("outputs", [8, 24, 40, 48, 64, 80])
+@pytest.mark.parametrize("size", [(7, 7), (H, W)], ids=["static", "symbolic"])
+def test_pointwise(size: Any, outputs: int, chip: Any) -> None:
+    program = conv((N, 40, *size), outputs, (1, 1), pads=(0, 0, 0, 0), tail=["ai.hard_sigmoid"])
+    sizes = [{"n": 1, "h": 7, "w": 7}, {"n": 3, "h": 7, "w": 7}]
+    sizes += [{"n": 2, "h": 1, "w": 3}, {"n": 1, "h": 9, "w": 13}] if size[0] == H else []
+    check(program, chip, schedule, sizes)
+
+
+@EACH_CHIP
+def test_one_dimension(chip: Any) -> None:
+    for length in (50, W):
+        program = conv((2, 20, length), 40, (5,), (1,), (2, 2), (1,), layout="NCW16c", tail=["ai.gelu"])
+        check(program, chip, schedule, [{"w": 50}])
+    check(conv((2, 20, 50), 40, (1,), (1,), (0, 0), (1,), layout="NCW16c"), chip, schedule)
+
+
+@EACH_CHIP
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("size", [(9, 15), (H, W)], ids=["static", "symbolic"])
+def test_residual_and_several_results(size: Any, kernel: int, chip: Any) -> None:
+    pads = (kernel // 2,) * 2
+
+    def body(x: Any, w: Any, other: Any, scale: Any) -> Any:
+        value = ir.build(
+            "ai.conv", x, w, strides=(1, 1), pads_begin=pads, pads_end=pads, dilations=(1, 1),
+            out_layout=BLOCKED,
+        )  # fmt: skip
+        added = ir.build("ai.elemwise_add", value, other)
+        return added, ir.build("ai.relu", ir.build("ai.elemwise_mul", added, scale))
+
+    types = [
+        TensorType((2, 20, *size), layout=BLOCKED),
+        TensorType((40, 20, kernel, kernel), layout="pack0_32"),
+        TensorType((2, 40, *size), layout=BLOCKED),
+        TensorType((1, 40, 1, 1)),
+    ]
+    check(program_of(types, body), chip, schedule, [{"h": 9, "w": 15}])
+
+
+def test_refusals() -> None:
+    with pytest.raises(Miss):
+        check(conv((1, 8, 5, 5), 8, groups=2), V4, schedule)
