@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from cuvilc.dialect.types import TensorType, channel_block
+from cuvilc.dialect.types import TensorType, channel_block, pack_parts
 from cuvilc.targets.math import Math
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const
 
@@ -78,7 +78,11 @@ class Notation(Math):
         """Offset in elements of a logical index, for row-major and channel-blocked layouts."""
         extents = [self.builder.scalar(d) for d in t.physical_shape]
         where = list(index)
-        if t.layout:
+        if t.layout.startswith("pack"):
+            axis, block = pack_parts(t.layout)
+            split = where.pop(axis)
+            where = [self.floordiv(split, block), *where, self.mod(split, block)]
+        elif t.layout:
             block = channel_block(t.layout)
             n, c, *spatial = where
             where = [n, self.floordiv(c, block), *spatial, self.mod(c, block)]
@@ -91,7 +95,7 @@ class Notation(Math):
         """The element at `offset`, converted from how it is stored."""
         value = self.builder.load(buffer, offset)
         if dtype == "bool":
-            return value != const(0, "uint8")
+            return tirx.NE(value, const(0, "uint8"))
         if dtype == "bfloat16":
             bits = tirx.Cast("uint32", value) << const(16, "uint32")
             return tirx.reinterpret("float32", bits)
@@ -201,15 +205,16 @@ class Notation(Math):
         """Result has the divisor's sign, as Python's %."""
         if _dtype(a).startswith("float"):
             a, b = self.let(a), self.let(b)
-            r = self.let(tirx.fmod(a, b))
-            wrong = tirx.And(r != const(0, _dtype(a)), (r < const(0, _dtype(a))) != (b < const(0, _dtype(a))))
+            r = self.let(_fmod(a, b))
+            zero = const(0, _dtype(a))
+            wrong = tirx.Or(tirx.And(r < zero, b > zero), tirx.And(r > zero, b < zero))
             return tirx.Select(wrong, r + b, r)
         return tirx.floormod(a, self._nonzero(b))
 
     def trunc_mod(self, a: Any, b: Any) -> Any:
         """Result has the dividend's sign, as C's fmod and %."""
         if _dtype(a).startswith("float"):
-            return tirx.fmod(a, b)
+            return _fmod(a, b)
         return tirx.truncmod(a, self._nonzero(b))
 
     def _nonzero(self, b: Any) -> Any:
@@ -217,8 +222,8 @@ class Notation(Math):
         if isinstance(b, (int, tirx.IntImm)):
             return b
         b = self.let(b)
-        self.fault_unless(b != const(0, _dtype(b)), "divide")
-        return tirx.Select(b != const(0, _dtype(b)), b, const(1, _dtype(b)))
+        self.fault_unless(tirx.NE(b, const(0, _dtype(b))), "divide")
+        return tirx.Select(tirx.NE(b, const(0, _dtype(b))), b, const(1, _dtype(b)))
 
     def max(self, a: Any, b: Any) -> Any:
         """NaN if either is NaN."""
@@ -307,6 +312,12 @@ class Notation(Math):
     def clamp_index(self, i: Any, n: Any) -> Any:
         """An index that surely lies in [0, n)."""
         return tirx.max(tirx.min(_i64(i), _i64(n) - const(1)), const(0))
+
+
+def _fmod(a: Any, b: Any) -> PrimExpr:
+    """libm's, lane by lane."""
+    dtype = _dtype(a)
+    return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
 
 
 def unequal(a: Any, b: Any) -> PrimExpr:

@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
-from cuvilc.targets.schedules import fallback
+from cuvilc.targets.schedules import elementwise, fallback, gemm
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
-SCHEDULES: tuple[tuple[str, Schedule], ...] = (("fallback", fallback.schedule),)
+SCHEDULES: tuple[tuple[str, Schedule], ...] = (
+    ("gemm", gemm.schedule),
+    ("elementwise", elementwise.schedule),
+    ("fallback", fallback.schedule),
+)
