@@ -14,9 +14,12 @@ QUANTISED_STEPS = (
 
 
 def mismatch(
-    found: np.ndarray, wanted: np.ndarray, quantised: bool = False, loosen: float = 1.0
+    found: np.ndarray, wanted: np.ndarray, quantised: bool = False, scale: float = 1e-6
 ) -> str:
-    """What differs by the table, or nothing. NaN agrees with NaN. `loosen` multiplies the table's limit."""
+    """What differs by the table, or nothing. NaN agrees with NaN.
+
+    scale: the least scale that errors are measured by, for outputs that happen to be tiny.
+    """
     if found.shape != wanted.shape:
         return f"shape {found.shape}, not {wanted.shape}"
     if found.dtype != wanted.dtype:
@@ -24,7 +27,6 @@ def mismatch(
     limit = RELATIVE.get(found.dtype.name)
     if limit is None:
         return _whole(found, wanted, QUANTISED_STEPS if quantised else 0)
-    limit *= loosen
     a, b = found.astype(np.float64), wanted.astype(np.float64)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return "NaN in other places"
@@ -33,8 +35,8 @@ def mismatch(
         return "infinities in other places"
     finite = np.where(special, 0.0, b)
     error = np.abs(np.where(special, 0.0, a) - finite).max(initial=0.0)
-    scale = np.abs(finite).max(initial=0.0)
-    if error > limit * max(scale, 1e-6):
+    scale = max(np.abs(finite).max(initial=0.0), scale)
+    if error > limit * scale:
         return f"error {error:.3g} at scale {scale:.3g}, allowed {limit:g} of it"
     return ""
 

@@ -41,7 +41,7 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
     model = onnx_model.parse(path, wire)
     onnx_model.check_versions(path, model)
     original_opset = onnx_model.opsets(model)[""]
-    if original_opset < onnx_model.OLDEST_OPSET and not _is_small_vocabulary(model):
+    if onnx_model.needs_upgrade(model):
         wire.message, wire.blobs = bytes(wire.buffer[:]), {}
         model = onnx_model.upgrade(path, onnx_model.parse(path, wire))
     blobs = {model.graph.initializer[i].name: place for i, place in wire.blobs.items()}
@@ -50,25 +50,27 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
     session = _Session(path, model, reader, blobs, options)
     program = session.run()
     program.source = {
-        "format": "onnx", "sha256": wire.sha256, "ir_version": int(model.ir_version),
-        "opset": original_opset, "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "format": "onnx",
+        "sha256": wire.sha256,
+        "ir_version": int(model.ir_version),
+        "opset": original_opset,
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
         "dims": session.inputs.original_names,
-    }  # fmt: skip
+    }
     return program
-
-
-def _is_small_vocabulary(model: Any) -> bool:
-    """No node of ai.onnx at all: its opset does not matter."""
-    return all(onnx_model.normal_domain(n.domain) for _, _, n in onnx_model.nodes_of(model.graph))
 
 
 class _Session:
     """The attempts to import one model, until nothing new is learned about its sizes."""
 
     def __init__(
-        self, path: Path, model: Any, reader: TensorReader, blobs: dict[str, tuple[int, int]],
+        self,
+        path: Path,
+        model: Any,
+        reader: TensorReader,
+        blobs: dict[str, tuple[int, int]],
         options: ImportOptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.model, self.reader = path, model, reader
         self.weights = self._weights(blobs)
         self.opsets = onnx_model.opsets(model)
@@ -119,13 +121,14 @@ class _Session:
 
     def _check_fixed(self, fact: Constrain) -> None:
         lo, hi = self.inputs.ranges[fact.symbol]
-        if isinstance(fact.value, int):
-            if fact.value < lo or (hi is not None and fact.value > hi):
-                raise fail(
-                    codes.BAD_SHAPE_OPTION,
-                    f"the model needs {fact.symbol} = {fact.value}, outside the range given for it",
-                    place=str(self.path), notes=[self.inputs.listing()],
-                )  # fmt: skip
+        value = fact.value
+        if isinstance(value, int) and (value < lo or (hi is not None and value > hi)):
+            raise fail(
+                codes.BAD_SHAPE_OPTION,
+                f"the model needs {fact.symbol} = {fact.value}, outside the range given for it",
+                place=str(self.path),
+                notes=[self.inputs.listing()],
+            )
 
     def _attempt(self, errors: list[Any]) -> ir.Program:
         types = [
@@ -154,7 +157,7 @@ class _Session:
         return program
 
     def _check_complete(self, results: list[Val | None]) -> None:
-        """Every output has a value; one may lack it where a node gives an optional result to nobody."""
+        """Refuse an output without value: a node gave a result that it leaves out."""
         for info, value in zip(self.model.graph.output, results, strict=True):
             if value is None:
                 raise fail(

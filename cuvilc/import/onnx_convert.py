@@ -1,4 +1,4 @@
-"""Goes through a model's nodes and builds `ai` operations: scopes, contents of values, errors by node."""
+"""Goes through a model's nodes and builds `ai` operations: scopes, contents, errors by node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Converter:
     # Values.
 
     def value(self, val: Val) -> ir.Value:
-        """The SSA value of a value; contents become operations now, where every later user sees them."""
+        """The SSA value; contents become operations now, where every later user sees them."""
         if val.ssa is not None:
             return val.ssa
         with ExitStack() as stack:
@@ -61,13 +61,13 @@ class Converter:
         return built
 
     def elements(self, val: Val) -> np.ndarray | None:
-        """The content as an object array, folding constants on demand; None when it is not known."""
+        """The content as an object array, constants folded on demand; None if not known."""
         if val.content is None:
             self.array(val)
         return val.elements()
 
     def array(self, val: Val) -> np.ndarray | None:
-        """The typed array of a constant, also of a small one that operations compute from constants."""
+        """The typed array of a constant, also of a small one computed from constants."""
         small = val.type.is_static and size(val.shape) <= MAX_KNOWN
         if val.content is None and small:
             assert val.ssa is not None
@@ -112,13 +112,13 @@ class Converter:
         raise Constrain(name, other)
 
     def assume(self, label: str) -> int:
-        """The branch of an If that only one choice of makes a valid model; the first is tried first."""
+        """The branch of an If where only one makes a valid model; the first is tried first."""
         return self.assumed.setdefault(label, 0)
 
     # Nodes.
 
     def attributes(self, proto: Any) -> dict[str, Any]:
-        """The node's attributes as Python values; references into a function's call are resolved."""
+        """The node's attributes as Python values; a function's references are resolved."""
         found: dict[str, Any] = {}
         for a in proto.attribute:
             if a.ref_attr_name:
@@ -183,7 +183,7 @@ class Converter:
                 message,
                 place=f"{node.place}, {describe(index, node.proto)}",
                 evidence=signature(node),
-            )  # fmt: skip
+            )
         )
         return _FAILED
 

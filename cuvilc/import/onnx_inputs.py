@@ -1,4 +1,4 @@
-"""A model's inputs: names, types, symbols for their open sizes, and what --shape and --dim say of them."""
+"""A model's inputs: names, types, symbols for open sizes; what --shape and --dim say of them."""
 
 from __future__ import annotations
 
@@ -94,9 +94,11 @@ def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -
             )
         return TensorType(
             tuple(
-                inputs.name_size("", f"{info.name}_{i}") if d is None else d for i, d in enumerate(given)
-            ), dtype.name,
-        )  # fmt: skip
+                inputs.name_size("", f"{info.name}_{i}") if d is None else d
+                for i, d in enumerate(given)
+            ),
+            dtype.name,
+        )
     declared = list(tensor.shape.dim)
     if given is not None and len(given) != len(declared):
         raise _error(

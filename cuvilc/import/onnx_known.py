@@ -77,7 +77,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Greater": lambda a, b: V.less(b, a), "LessOrEqual": lambda a, b: V.negation(V.less(b, a)),
     "GreaterOrEqual": lambda a, b: V.negation(V.less(a, b)), "And": V.both, "Or": V.either,
     "Not": V.negation, "Neg": V.negate, "Floor": V.floor, "Ceil": V.ceil, "Where": V.choose,
-    "Abs": _numeric(abs), "Round": _numeric(lambda x: float(round(x))), "Sqrt": _numeric(_square_root),
+    "Abs": _numeric(abs), "Round": _numeric(lambda x: float(round(x))),
+    "Sqrt": _numeric(_square_root),
     "Pow": _power,
 }  # fmt: skip
 
@@ -124,7 +125,7 @@ def _gather(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 @rule("Slice")
 def _slice(node: Node, x: np.ndarray, *_: Any) -> np.ndarray:
-    from .onnx_nodes_shape import slice_bounds  # noqa: PLC0415  (it imports this module)
+    from .onnx_nodes_shape import slice_bounds
 
     index = [slice(None)] * x.ndim
     for axis, start, size, step in slice_bounds(node, x.shape):
@@ -205,7 +206,7 @@ def _range(node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) 
 
 @rule("Split")
 def _split(node: Node, x: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
-    from .onnx_nodes_shape import split_sizes  # noqa: PLC0415  (it imports this module)
+    from .onnx_nodes_shape import split_sizes
 
     axis = node.attr("axis", 0)
     sizes = [s for s in split_sizes(node, x.shape[axis]) if isinstance(s, int)]

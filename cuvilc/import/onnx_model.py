@@ -1,4 +1,4 @@
-"""What is checked of a model before anything is built: versions, graph structure, known operators."""
+"""What is checked of a model before anything is built: versions, graph, operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from ._table import find
 from .onnx_tensors import DTYPES, type_name
 from .onnx_wire import WireModel, corrupt
 
-OLDEST_OPSET = 7  # below, broadcasting and others mean something else
+OLDEST_OPSET = 7
+# Whose form before opset 7 the importers do not read themselves.
+OLD_FORMS = {"Cast", "GlobalLpPool", "LpPool", "Tile", "Upsample"}
 UPGRADED_OPSET = 13
 SHOWN_NODES = 3  # names of nodes that a diagnostic lists
 
@@ -77,9 +79,10 @@ def check_versions(path: Path, model: Any) -> None:
     """The file's IR and the operator sets that its nodes use must be known."""
     if model.ir_version > onnx.IR_VERSION:
         raise fail(
-            codes.TOO_NEW, f"the model has IR version {model.ir_version}, known are up to {onnx.IR_VERSION}",
+            codes.TOO_NEW,
+            f"the model has IR version {model.ir_version}, known are up to {onnx.IR_VERSION}",
             place=str(path),
-        )  # fmt: skip
+        )
     used = {normal_domain(node.domain) for _, _, node in nodes_of(model.graph)}
     newest = {"": defs.onnx_opset_version()}
     for schema in defs.get_all_schemas():
@@ -88,9 +91,10 @@ def check_versions(path: Path, model: Any) -> None:
         if domain in used and version > newest.get(domain, version):
             raise fail(
                 codes.TOO_NEW,
-                f"the model uses opset {version} of {domain or 'ai.onnx'}, known are up to {newest[domain]}",
+                f"the model uses opset {version} of {domain or 'ai.onnx'}, "
+                f"known are up to {newest[domain]}",
                 place=str(path),
-            )  # fmt: skip
+            )
 
 
 def inline(path: Path, model: Any) -> Any:
@@ -105,19 +109,26 @@ def inline(path: Path, model: Any) -> Any:
         ) from None
 
 
+def needs_upgrade(model: Any) -> bool:
+    old = opsets(model)[""] < OLDEST_OPSET
+    return old and any(node.op_type in OLD_FORMS for _, _, node in nodes_of(model.graph))
+
+
 def upgrade(path: Path, model: Any) -> Any:
     """An opset-1-to-6 model as opset 13."""
     try:
         return version_converter.convert_version(model, UPGRADED_OPSET)
     except Exception as error:  # onnx raises bare RuntimeError and its own
         raise fail(
-            codes.OLD_OPSET, f"opset {opsets(model)['']} cannot be upgraded", place=str(path),
+            codes.OLD_OPSET,
+            f"opset {opsets(model)['']} cannot be upgraded",
+            place=str(path),
             evidence=str(error).strip().split("\n")[0],
-        ) from None  # fmt: skip
+        ) from None
 
 
 def sort(graph: Any, outer: frozenset[str], place: str) -> list[tuple[int, Any]]:
-    """(index, node) in an order where makers come before users. CuvilError for a graph without one."""
+    """(index, node), makers before users. CuvilError for a graph that has no such order."""
     makers = _makers(graph, place)
     given = outer | {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
     waiting: dict[int, set[int]] = {}
@@ -128,9 +139,10 @@ def sort(graph: Any, outer: frozenset[str], place: str) -> list[tuple[int, Any]]
                 needs.add(makers[name])
             elif name not in given:
                 raise fail(
-                    codes.BAD_GRAPH, f"value `{name}` is used, but nothing makes it",
+                    codes.BAD_GRAPH,
+                    f"value `{name}` is used, but nothing makes it",
                     place=f"{place}, {describe(index, node)}",
-                )  # fmt: skip
+                )
         waiting[index] = needs
     for output in graph.output:
         if output.name not in makers and output.name not in given:
@@ -239,7 +251,7 @@ def _zip_map(model: Any, name: str) -> bool:
 
 
 def check_operators(path: Path, model: Any, attributes: Any) -> list[Diagnostic]:
-    """One diagnostic per operator (and reason) without importer; `attributes` reads a node's attributes."""
+    """One diagnostic per operator (and reason) without importer; `attributes` reads a node's."""
     versions = opsets(model)
     missing: dict[tuple[str, str, str], list[tuple[str, int, Any]]] = {}
     total = 0
@@ -290,10 +302,12 @@ def _missing(
     what = reason if reason.startswith("has ") else f": {reason}"
     version = f"(opset {versions.get(domain, 1)})"
     return Diagnostic(
-        codes.NO_IMPORTER, f"ONNX op `{spelled}` {version} {what}".replace(" : ", ": "),
+        codes.NO_IMPORTER,
+        f"ONNX op `{spelled}` {version} {what}".replace(" : ", ": "),
         place=f"{path}: graph `{graph}`, {describe(index, node)}",
-        evidence=f"{', '.join('%' + o for o in node.output)} = {op}({inputs})", notes=notes,
-    )  # fmt: skip
+        evidence=f"{', '.join('%' + o for o in node.output)} = {op}({inputs})",
+        notes=notes,
+    )
 
 
 def raise_all(diagnostics: list[Diagnostic]) -> None:

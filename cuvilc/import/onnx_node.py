@@ -1,4 +1,4 @@
-"""A node as its importer sees it: operands as SSA values or known contents, attributes as Python values."""
+"""A node as its importer sees it: operands as SSA values or contents, attributes as Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr, Shape, symbols
+from cuvilc.dialect.dims import Dim, Expr, Shape, symbol, symbols
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import TensorType
 
@@ -32,7 +32,7 @@ class UseDefinition(Exception):
 
 
 class Constrain(Exception):
-    """The model is valid only if `symbol` is `value`, or at most `greatest`: import again knowing that."""
+    """The model is valid only if `symbol` is `value`, or at most `greatest`: import again so."""
 
     def __init__(self, symbol: str, value: Dim | None = None, greatest: int | None = None) -> None:
         self.symbol, self.value, self.greatest = symbol, value, greatest
@@ -40,7 +40,7 @@ class Constrain(Exception):
 
 
 class Node:
-    """One node during import. `n[0]` is the SSA value of input 0, `n.attr("axis", 0)` an attribute."""
+    """One node. `n[0]` is the SSA value of input 0, `n.attr("axis", 0)` an attribute."""
 
     def __init__(
         self, converter: Converter, proto: Any, inputs: list[Val | None], opset: int, label: str,
@@ -107,7 +107,7 @@ class Node:
         return None if val is None else self.converter.elements(val)
 
     def dims(self, i: int, what: str) -> tuple[Dim, ...]:
-        """Input i as sizes. DataDependent when they are not known; `what` names them in the message."""
+        """Input i as sizes. DataDependent if not known; `what` names them in the message."""
         found = self.known(i)
         if found is None:
             raise DataDependent(what)
@@ -131,7 +131,7 @@ class Node:
         return float(found.reshape(-1)[0])
 
     def axes(self, rank: int | None = None) -> list[int] | None:
-        """`axes` from the attribute (older opsets) or input 1, None when absent; made positive with rank."""
+        """`axes` from the attribute or input 1, None when absent; made positive with rank."""
         if "axes" in self.attributes:
             found = list(self.attributes["axes"])
         elif self.has(1):
@@ -204,7 +204,7 @@ def scalar(value: float, like: ir.Value) -> ir.Value:
 
 
 def attribute_value(a: Any, read_tensor: Any) -> Any:
-    """An AttributeProto as Python: number, str, bytes-free tuple, array, GraphProto. None when unsupported."""
+    """An AttributeProto as number, str, tuple, array or GraphProto. None when unsupported."""
     match a.type:
         case _A.INT:
             return a.i
@@ -223,6 +223,31 @@ def attribute_value(a: Any, read_tensor: Any) -> Any:
         case _A.GRAPH:
             return a.g
     return None
+
+
+def learn_bounds(a: Shape, b: Shape) -> None:
+    """min(512, n) against n broadcasts only where n ≤ 512: a table bounds the length."""
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        for limited, size in ((x, y), (y, x)):
+            greatest = _limit(limited, size)
+            names = list(symbols(size))
+            if greatest is not None and len(names) == 1:
+                offset = size - symbol(names[0])
+                if isinstance(offset, int):
+                    raise Constrain(names[0], greatest=greatest - offset)
+
+
+def _limit(limited: Dim, size: Dim) -> int | None:
+    """c when `limited` is min(c, size)."""
+    if not isinstance(limited, Expr) or len(limited.terms) != 1:
+        return None
+    (atoms, factor) = limited.terms[0]
+    if factor != 1 or len(atoms) != 1 or atoms[0][0] != "min":
+        return None
+    _, first, second = atoms[0]
+    if first == size and isinstance(second, int):
+        return second
+    return first if second == size and isinstance(first, int) else None
 
 
 def symbols_of(shape: Shape) -> set[str]:

@@ -78,10 +78,13 @@ def _common(n: Node, i: int, condition: Any, a: TensorType, b: TensorType) -> Te
         if all(d is not None for d in sizes):
             return TensorType(tuple(d for d in sizes if d is not None), a.dtype)
     name = n.proto.output[i]
+    then, other = (n.attr(branch).output[i].name for branch in ("then_branch", "else_branch"))
     raise fail(
-        codes.BRANCHES_DIFFER, f"the branches of `{n.label}` give `{name}` as {a} and as {b}", place=n.place,
-        evidence=f"{n.attr('then_branch').output[i].name}: {a}\n{n.attr('else_branch').output[i].name}: {b}",
-    )  # fmt: skip
+        codes.BRANCHES_DIFFER,
+        f"the branches of `{n.label}` give `{name}` as {a} and as {b}",
+        place=n.place,
+        evidence=f"{then}: {a}\n{other}: {b}",
+    )
 
 
 def _common_size(n: Node, condition: Any, x: Dim, y: Dim) -> Dim | None:

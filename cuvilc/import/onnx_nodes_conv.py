@@ -135,9 +135,9 @@ def max_pool(n: Node) -> Any:
 
 
 def _lowest(dtype: str) -> float:
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from cuvilc.dialect.types import FLOATS  # noqa: PLC0415
+    from cuvilc.dialect.types import FLOATS
 
     return -math.inf if dtype in FLOATS else int(np.iinfo(dtype).min)
 
@@ -205,7 +205,7 @@ def conv_integer(n: Node) -> ir.Value:
 
 
 def shifted(n: Node, i: int, zero: int, axis: int) -> ir.Value:
-    """Input i minus its zero point, as float64; a zero point of several numbers lies along `axis`."""
+    """Input i minus its zero point, as float64; several zero points lie along `axis`."""
     x = cast(n[i], "float64")
     z = n.get(zero)
     if z is None:

@@ -8,26 +8,28 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr, Shape, symbol, symbols
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
-from .onnx_node import Constrain, Node, ai, cast, reshape, scalar, shape_of
+from .onnx_node import Node, ai, cast, learn_bounds, reshape, scalar, shape_of
 from .onnx_tensors import DTYPES, type_name
 from .onnx_values import Val
 
 _BINARY = {
     "Add": "elemwise_add", "Sub": "elemwise_sub", "Mul": "elemwise_mul", "Div": "elemwise_div",
     "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater",
-    "GreaterOrEqual": "greater_equal", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "GreaterOrEqual": "greater_equal", "And": "logical_and", "Or": "logical_or",
+    "Xor": "logical_xor",
     "BitwiseAnd": "bit_and", "BitwiseOr": "bit_or", "BitwiseXor": "bit_xor",
 }  # fmt: skip
 
 _UNARY = {
     "IsNaN": "is_nan", "Not": "logical_not", "BitwiseNot": "bit_not", "HardSwish": "hard_swish",
     **{name: name.lower() for name in (
-        "Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos",
-        "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Erf", "Sigmoid",
+        "Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
+        "Sin", "Cos",
+        "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Erf",
+        "Sigmoid",
         "Relu", "Softplus", "Softsign", "Mish",
     )},
 }  # fmt: skip
@@ -52,31 +54,6 @@ def old_binary(n: Node) -> ir.Value:
         after = len(n.shape(0)) - n.axis(0) - len(shape_of(b))
         b = reshape(b, (*shape_of(b), *[1] * after))
     return ai(_BINARY[n.op], n[0], b)
-
-
-def learn_bounds(a: Shape, b: Shape) -> None:
-    """min(512, n) against n broadcasts only where n ≤ 512: a table of positions bounds the length."""
-    for x, y in zip(reversed(a), reversed(b), strict=False):
-        for limited, size in ((x, y), (y, x)):
-            greatest = _limit(limited, size)
-            names = list(symbols(size))
-            if greatest is not None and len(names) == 1:
-                offset = size - symbol(names[0])
-                if isinstance(offset, int):
-                    raise Constrain(names[0], greatest=greatest - offset)
-
-
-def _limit(limited: Dim, size: Dim) -> int | None:
-    """c when `limited` is min(c, size)."""
-    if not isinstance(limited, Expr) or len(limited.terms) != 1:
-        return None
-    (atoms, factor) = limited.terms[0]
-    if factor != 1 or len(atoms) != 1 or atoms[0][0] != "min":
-        return None
-    _, first, second = atoms[0]
-    if first == size and isinstance(second, int):
-        return second
-    return first if second == size and isinstance(first, int) else None
 
 
 @importer("Sum")

@@ -8,8 +8,7 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
-from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
-from .onnx_nodes_math import learn_bounds
+from .onnx_node import Node, ai, cast, dtype_of, learn_bounds, reshape, scalar, shape_of
 
 
 @importer("MatMul")

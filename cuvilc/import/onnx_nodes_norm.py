@@ -22,7 +22,7 @@ def _training(attributes: dict[str, Any]) -> str | None:
 
 @importer("BatchNormalization", refuse=_training)
 def batch_normalization(n: Node) -> ir.Value:
-    """As x · factor + shift per channel, both computed here in float64, so that a pass can fold them."""
+    """As x · factor + shift per channel, both in float64 first; a pass can fold them."""
     for i in range(1, 5):
         n.require_equal(n.shape(0)[1] if len(n.shape(0)) > 1 else 1, n.shape(i)[0])
     x = n[0]

@@ -144,7 +144,7 @@ def _real_matrix(n: Node, first: int, along: int) -> ir.Value:
 
 
 def _microsoft(name: str, float_form: Callable[[Node, Any], ir.Value], operands: int) -> None:
-    """Register com.microsoft's NAME: `operands` quantised inputs, then the output's scale and zero."""
+    """Register NAME: `operands` quantised inputs, then the output's scale and zero."""
 
     def run(n: Node) -> ir.Value:
         values = [real(n, 3 * i) for i in range(operands)]

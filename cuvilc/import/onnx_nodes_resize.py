@@ -13,8 +13,12 @@ from ._table import importer
 from .onnx_node import DataDependent, Node, ai, axis
 
 _COORDINATES = (
-    "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric",
-)  # fmt: skip
+    "half_pixel",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "half_pixel_symmetric",
+)
 
 
 def _refuse(attributes: dict[str, Any]) -> str | None:
@@ -42,11 +46,16 @@ def resize(n: Node) -> ir.Value:
         scales = _scales(n, 2, len(axes))
         sizes, scales = _scaled(before, sizes, axes, scales)
     return ai(
-        "resize", n[0], sizes=tuple(sizes), scales=None if scales is None else tuple(scales),
-        mode=n.attr("mode", "nearest"), coordinate=n.attr("coordinate_transformation_mode", "half_pixel"),
-        nearest=n.attr("nearest_mode", "round_prefer_floor"), cubic_a=n.attr("cubic_coeff_a", -0.75),
+        "resize",
+        n[0],
+        sizes=tuple(sizes),
+        scales=None if scales is None else tuple(scales),
+        mode=n.attr("mode", "nearest"),
+        coordinate=n.attr("coordinate_transformation_mode", "half_pixel"),
+        nearest=n.attr("nearest_mode", "round_prefer_floor"),
+        cubic_a=n.attr("cubic_coeff_a", -0.75),
         exclude_outside=bool(n.attr("exclude_outside", 0)),
-    )  # fmt: skip
+    )
 
 
 def _scales(n: Node, i: int, count: int) -> list[Any]:
@@ -69,7 +78,7 @@ def _scaled(
 
 
 def _keep_aspect(n: Node, before: list[Dim], sizes: list[Dim], axes: list[int]) -> None:
-    """`keep_aspect_ratio_policy`: one scale for all axes, so that sizes are not exceeded (or reached)."""
+    """keep_aspect_ratio_policy: one scale for all axes; sizes are not exceeded, or reached."""
     policy = n.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return
@@ -90,6 +99,11 @@ def upsample(n: Node) -> ir.Value:
     scales = list(given) if given is not None else _scales(n, 1, len(before))
     sizes, full = _scaled(before, list(before), list(range(len(before))), scales)
     return ai(
-        "resize", n[0], sizes=tuple(sizes), scales=None if full is None else tuple(full),
-        mode=n.attr("mode", "nearest").replace("bilinear", "linear"), coordinate="asymmetric", nearest="floor",
-    )  # fmt: skip
+        "resize",
+        n[0],
+        sizes=tuple(sizes),
+        scales=None if full is None else tuple(full),
+        mode=n.attr("mode", "nearest").replace("bilinear", "linear"),
+        coordinate="asymmetric",
+        nearest="floor",
+    )

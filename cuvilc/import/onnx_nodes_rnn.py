@@ -11,7 +11,8 @@ from .onnx_node import Node, ai, cast, shape_of
 
 # How many of alpha, beta an activation takes; ONNX lists them for those that take any, in order.
 _PARAMETERS = {
-    "Sigmoid": 0, "Tanh": 0, "Relu": 0, "Softsign": 0, "Softplus": 0, "LeakyRelu": 1, "ThresholdedRelu": 1,
+    "Sigmoid": 0, "Tanh": 0, "Relu": 0, "Softsign": 0, "Softplus": 0, "LeakyRelu": 1,
+    "ThresholdedRelu": 1,
     "Elu": 1, "Affine": 2, "ScaledTanh": 2, "HardSigmoid": 2,
 }  # fmt: skip
 _SPELLED = {name.lower(): name for name in _PARAMETERS}
@@ -68,7 +69,8 @@ def _facts(n: Node, default: tuple[str, ...]) -> dict[str, Any]:
         facts[which] = tuple(taken) if any(v is not None for v in taken) else ()
     clip = n.attr("clip", 0.0)
     return facts | {
-        "hidden": n.attr("hidden_size"), "direction": direction, "activations": names, "clip": clip or None,
+        "hidden": n.attr("hidden_size"), "direction": direction, "activations": names,
+        "clip": clip or None,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
@@ -14,7 +15,18 @@ from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
 from ._table import importer
-from .onnx_node import DataDependent, Node, ai, axis, cast, dtype_of, reshape, shape_of
+from .onnx_node import (
+    Constrain,
+    DataDependent,
+    Node,
+    ai,
+    axis,
+    cast,
+    dtype_of,
+    learn_bounds,
+    reshape,
+    shape_of,
+)
 from .onnx_values import Val
 
 _FAR = 10**9  # exporters write "to the end" as a number this large or larger; no axis is that long
@@ -28,7 +40,7 @@ def identity(n: Node) -> Any:
 
 @importer("Dropout")
 def dropout(n: Node) -> Any:
-    """At inference the input itself; the mask keeps everything. Training mode is not for a package."""
+    """At inference the input itself; the mask keeps everything."""
     if n.has(2) and (n.array(2) is None or bool(np.any(n.array(2)))):
         raise ShapeError("training_mode is on, or not known at compile time")
     outputs: list[Any] = [n.val(0)]
@@ -147,7 +159,9 @@ def transpose(n: Node) -> ir.Value:
 
 @importer("Expand")
 def expand(n: Node) -> ir.Value:
-    target = D.broadcast(n.shape(0), n.dims(1, "the target shape is"))
+    wanted = n.dims(1, "the target shape is")
+    learn_bounds(n.shape(0), wanted)
+    target = D.broadcast(n.shape(0), wanted)
     return n[0] if target == n.shape(0) else ai("broadcast_to", n[0], shape=target)
 
 
@@ -265,7 +279,26 @@ def split(n: Node) -> list[ir.Value]:
 
 @importer("Gather")
 def gather(n: Node) -> ir.Value:
-    return ai("gather", n[0], index_values(n[1]), axis=n.axis(0))
+    at = n.axis(0)
+    indices = index_values(n[1])
+    _learn_length(indices, n.shape(0)[at])
+    return ai("gather", n[0], indices, axis=at)
+
+
+def _learn_length(indices: ir.Value, rows: Dim) -> None:
+    """Indices 0, 1, … length - 1 into a table of `rows` bound the length."""
+    value, moved = indices, ("ai.reshape", "ai.broadcast_to", "ai.cast")
+    while not isinstance(value.owner, mlir.Block) and value.owner.name in moved:
+        value = value.owner.operands[0]
+    if isinstance(value.owner, mlir.Block) or value.owner.name != "ai.iota":
+        return
+    facts = ir.attrs(value.owner)
+    (length,) = facts["shape"]
+    names = sorted(D.symbols(length))
+    if facts["step"] == 1 and isinstance(facts["start"], int) and len(names) == 1:
+        last = facts["start"] + length - D.symbol(names[0])
+        if isinstance(last, int) and isinstance(rows, int) and V.bounds(length)[1] > rows - last:
+            raise Constrain(names[0], greatest=rows - last)
 
 
 def index_values(value: ir.Value) -> ir.Value:
@@ -356,7 +389,7 @@ def constant_of_shape(n: Node) -> ir.Value:
 
 @importer("EyeLike")
 def eye_like(n: Node) -> ir.Value:
-    from .onnx_tensors import DTYPES  # noqa: PLC0415
+    from .onnx_tensors import DTYPES
 
     dtype = DTYPES[n.attr("dtype")].name if "dtype" in n.attributes else n.type(0).dtype
     k = n.attr("k", 0)

@@ -1,4 +1,4 @@
-"""TensorProto → NumPy array: inline data as a view, external data mapped and confined to the model's folder."""
+"""TensorProto → NumPy array: inline data as a view, external data mapped and confined."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TensorReader:
     _files: dict[Path, mmap.mmap] = field(default_factory=dict)
 
     def read(self, tensor: Any, blob: tuple[int, int] | None = None) -> np.ndarray:
-        """The tensor's array, read-only. `blob` is where in the model file its raw bytes lie. CuvilError."""
+        """The tensor's array, read-only. `blob`: where in the file its bytes lie. CuvilError."""
         dtype, count = self._dtype(tensor), self._count(tensor)
         if tensor.data_location == _T.EXTERNAL:
             return self._external(tensor, dtype, count)
@@ -82,7 +82,8 @@ class TensorReader:
         if length != want:
             raise self.error(
                 codes.BAD_TENSOR, tensor,
-                f"has dimensions {list(tensor.dims)} of {dtype.name}, {want} bytes, but {length} bytes of data",
+                f"has dimensions {list(tensor.dims)} of {dtype.name}, {want} bytes, "
+                f"but {length} bytes of data",
             )  # fmt: skip
 
     def _view(
@@ -179,7 +180,7 @@ def _unpack(packed: np.ndarray, dtype: np.dtype[Any], count: int) -> np.ndarray:
 
 
 def confined(model: Path, location: str) -> Path | str:
-    """The file that `location` means, if it truly lies beside the model; else the reason why not."""
+    """The file that `location` means, if it truly lies beside the model; else why not."""
     parts = Path(location).parts
     if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
         return "only a relative path is allowed"

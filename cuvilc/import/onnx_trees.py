@@ -10,9 +10,14 @@ import numpy as np
 from cuvilc.dialect.op import ShapeError
 
 _MODES = {
-    "LEAF": 0, "BRANCH_LEQ": 1, "BRANCH_LT": 2, "BRANCH_GTE": 3, "BRANCH_GT": 4, "BRANCH_EQ": 5,
+    "LEAF": 0,
+    "BRANCH_LEQ": 1,
+    "BRANCH_LT": 2,
+    "BRANCH_GTE": 3,
+    "BRANCH_GT": 4,
+    "BRANCH_EQ": 5,
     "BRANCH_NEQ": 6,
-}  # fmt: skip
+}
 _LEAF = 0
 
 
@@ -40,15 +45,21 @@ class Forest:
         ]
         feature, true_child, false_child, mode = ints
         return [
-            feature, np.array(self.threshold, np.float32).astype(dtype), true_child, false_child, mode,
-            np.array(self.missing, np.uint8), np.array(self.roots, np.int64),
-            np.array(self.leaf_target, np.int64), np.array(self.leaf_weight, np.float32),
+            feature,
+            np.array(self.threshold, np.float32).astype(dtype),
+            true_child,
+            false_child,
+            mode,
+            np.array(self.missing, np.uint8),
+            np.array(self.roots, np.int64),
+            np.array(self.leaf_target, np.int64),
+            np.array(self.leaf_weight, np.float32),
             np.array(self.base, np.float32),
-        ]  # fmt: skip
+        ]
 
 
 def read_forest(a: dict[str, Any], leaf: str, targets: int) -> Forest:
-    """Read the attributes; `leaf` is the prefix of the leaves' ones, "class" or "target". ShapeError."""
+    """Read the attributes; `leaf` prefixes the leaves': "class" or "target". ShapeError."""
     names = [(t, i) for t, i in zip(a["nodes_treeids"], a["nodes_nodeids"], strict=True)]
     places = {name: k for k, name in enumerate(names)}
     if len(places) != len(names):
@@ -85,9 +96,13 @@ def _leaf_weights(
 
 
 def _add_tree(
-    forest: Forest, a: dict[str, Any], places: dict[tuple[int, int], int], missing: Any,
-    weights: dict[tuple[int, int], list[tuple[int, float]]], root: tuple[int, int],
-) -> None:  # fmt: skip
+    forest: Forest,
+    a: dict[str, Any],
+    places: dict[tuple[int, int], int],
+    missing: Any,
+    weights: dict[tuple[int, int], list[tuple[int, float]]],
+    root: tuple[int, int],
+) -> None:
     """Append a tree's nodes, parents first."""
     start = len(forest.mode)
     order, seen = [root], {root}

@@ -230,9 +230,13 @@ class Val:
     __slots__ = ("_ssa", "content", "dtype", "key", "shape")
 
     def __init__(
-        self, shape: Shape, dtype: str, content: np.ndarray | None = None, ssa: ir.Value | None = None,
+        self,
+        shape: Shape,
+        dtype: str,
+        content: np.ndarray | None = None,
+        ssa: ir.Value | None = None,
         key: str = "constant",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shape, self.dtype, self.content, self._ssa, self.key = shape, dtype, content, ssa, key
 
     @staticmethod

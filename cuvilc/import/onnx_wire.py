@@ -22,7 +22,8 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # field numbers in ModelProto, GraphProto, TensorProto
 # ModelProto's fields and their wire types, by onnx.proto.
 MODEL_FIELDS = {
-    1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 7: LENGTH, 8: LENGTH, 14: LENGTH,
+    1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 7: LENGTH, 8: LENGTH,
+    14: LENGTH,
     20: LENGTH, 25: LENGTH, 26: LENGTH,
 }  # fmt: skip
 Buffer = mmap.mmap | bytes
@@ -63,7 +64,7 @@ def varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """(number, wire type, start of the field, start of its content, end) for each field of a message."""
+    """(number, wire type, start, start of content, end) for each field of a message."""
     while at < end:
         start = at
         tag, at = varint(data, at, end)

@@ -37,7 +37,7 @@ class ImportOptions:
 
 
 def find_importer(path: Path) -> Any:
-    """The module that reads the file. CuvilError when it cannot be read or is of no known format."""
+    """The module that reads the file. CuvilError for no known format, or none readable."""
     head = _read_head(path)
     modules = [import_module(name) for name in IMPORTERS]
     scores = [module.sniff(path, head) for module in modules]

@@ -65,4 +65,6 @@ def code(path: Path, **options: Any) -> str:
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     """`node("Add", "x y", "z")`."""
-    return helper.make_node(op, inputs.split(), outputs.split(), name=f"{op}_{outputs}", **attributes)
+    return helper.make_node(
+        op, inputs.split(), outputs.split(), name=f"{op}_{outputs}", **attributes
+    )

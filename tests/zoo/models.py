@@ -18,7 +18,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Model:
-    """One file of a package. `inputs`: several sets of input shapes, by input name, to try it with."""
+    """One file of a package. `inputs`: several sets of input shapes by name, to try it with."""
 
     name: str
     package: Package
@@ -47,7 +47,7 @@ def _vad(batch: int, window: int) -> dict[str, Shape]:
 
 
 def _tokens(batch: int, length: int) -> dict[str, Shape]:
-    return {n: (batch, length) for n in ("input_ids", "attention_mask", "token_type_ids")}
+    return dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (batch, length))
 
 
 MODELS = (
@@ -72,7 +72,8 @@ MODELS = (
         inputs=tuple({"input": (t, 576), "h": (1, 1, 128), "c": (1, 1, 128)} for t in (1, 7)),
     ),
     Model(
-        "basic_pitch", Package("basic-pitch", "0.4.0"), "basic_pitch/saved_models/icassp_2022/nmp.onnx",
+        "basic_pitch", Package("basic-pitch", "0.4.0"),
+        "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec", "Apache-2.0",
         ({"serving_default_input_2:0": (1, 43844, 1)},),
     ),
