@@ -1,0 +1,83 @@
+/* What one core can do: `limits SECONDS` prints float32 GFLOP/s of multiply-adds, then read rates
+ * in GB/s of 256 KiB, 8 MiB and 256 MiB. Built with -O3 -march=native. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define REGISTER "+v"
+#else
+#define LANES 8
+#define REGISTER "+x"
+#endif
+#define CHAINS 12 /* independent, to hide a latency of 4 on two units */
+#define EACH(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
+typedef float vector __attribute__((vector_size(LANES * 4)));
+
+static volatile float sink;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* x = x * a + b in every chain. Operations per call: 2 * LANES * CHAINS * n. */
+static void multiply_add(long n) {
+  vector a, b;
+  for (int l = 0; l < LANES; l++) a[l] = 0.999f, b[l] = 0.001f;
+#define DECLARE(c) vector x##c = a + (float)c;
+#define STEP(c) x##c = x##c * a + b;
+#define KEEP(c) __asm__ volatile("" : REGISTER(x##c));
+#define SUM(c) b += x##c;
+  EACH(DECLARE)
+  for (long i = 0; i < n; i++) {
+    EACH(STEP)
+    EACH(KEEP)
+  }
+  EACH(SUM)
+  sink = b[0];
+}
+
+static void read_all(const vector *data, size_t count) {
+  vector sum[8] = {{0}};
+  for (size_t i = 0; i + 8 <= count; i += 8)
+    for (int k = 0; k < 8; k++) sum[k] += data[i + k];
+  for (int k = 1; k < 8; k++) sum[0] += sum[k];
+  sink = sum[0][0];
+}
+
+int main(int argc, char **argv) {
+  double seconds = argc > 1 ? atof(argv[1]) : 1.0, best = 0;
+  for (double end = now() + seconds; now() < end;) {
+    long n = 400000;
+    double start = now();
+    multiply_add(n);
+    double rate = 2.0 * LANES * CHAINS * (double)n / (now() - start) / 1e9;
+    if (rate > best) best = rate;
+  }
+  printf("%.1f", best);
+  static const size_t sizes[] = {256u << 10, 8u << 20, 256u << 20};
+  for (int s = 0; s < 3; s++) {
+    vector *data = aligned_alloc(2u << 20, sizes[s] < 2u << 20 ? 2u << 20 : sizes[s]);
+    if (!data) return 1;
+    madvise(data, sizes[s], MADV_HUGEPAGE);
+    for (size_t i = 0; i < sizes[s] / 4; i++) ((float *)data)[i] = (float)i;
+    best = 0;
+    for (double end = now() + seconds; now() < end;) {
+      size_t repeats = ((size_t)64 << 20) / sizes[s] + 1;
+      double start = now();
+      for (size_t r = 0; r < repeats; r++) read_all(data, sizes[s] / sizeof(vector));
+      double rate = (double)(sizes[s] * repeats) / (now() - start) / 1e9;
+      if (rate > best) best = rate;
+    }
+    printf(" %.1f", best);
+    free(data);
+  }
+  printf("\n");
+  return 0;
+}
