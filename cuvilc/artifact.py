@@ -20,6 +20,7 @@ from cuvilc.diagnostics import CuvilError, Diagnostic, define, fail
 SCHEMA_VERSION = "1.0"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
+PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter
 VECTORS_FILE = "vectors.npz"
 _METADATA_LIMIT_BYTES = 256 << 20
 
@@ -270,7 +271,8 @@ def read_package(path: Path, *, check: bool = False) -> Package:
     metadata = read_metadata(path)
     validate(metadata, str(path / METADATA_FILE))
     recorded: dict[str, FileInfo] = metadata["files"]
-    for name in [LIBRARY_FILE, *recorded]:
+    body = PROGRAM_FILE if PROGRAM_FILE in recorded else LIBRARY_FILE
+    for name in [body, *recorded]:
         if not is_plain_name(name):
             raise fail(BAD_METADATA, f"{name!r} is not a plain file name", place=str(path))
         _check_file(path / name, recorded.get(name), check)

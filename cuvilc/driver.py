@@ -1,20 +1,30 @@
-"""From a model file to a package, phase by phase. Prints nothing: progress and results go to the caller."""
+"""From a model file to a package, phase by phase.
+
+Prints nothing: progress goes to `BuildRequest.report`, results come as a BuildReport.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from cuvilc import __version__
-from cuvilc.diagnostics import CuvilError, Diagnostic, define, fail
+from cuvilc import __version__, driver_steps
+from cuvilc.diagnostics import CuvilError, define, fail
+from cuvilc.driver_steps import AUTO_VECTORS
 
 PHASES = ("import", "verify", "optimise", "lower", "schedule", "pack")
-EMITS = ("", "ai", "layout", "launch", "tir", "llvm", "asm")
+# What `--emit` can show, and the phase that has made it.
+EMITS = {
+    "ai": "verify", "layout": "optimise", "launch": "lower",
+    "tir": "schedule", "llvm": "schedule", "asm": "schedule",
+}  # fmt: skip
 
 UNKNOWN_NAME = define(
     "CUV301",
@@ -24,33 +34,26 @@ UNKNOWN_NAME = define(
 """,
     exit_code=2,
 )
-BROKEN_PASS = define(
-    "CUV302",
-    "a pass broke the program",
-    """\
-This is a fault of cuvilc, not of the model: after a pass the verifier rejected the program. The program
-before the pass was written beside the package as a reproducer.
-
-Next step: report it with the reproducer file.
-""",
-    exit_code=3,
-)
 
 
 @dataclass
 class BuildRequest:
-    """What `cuvilc build` is asked to do. `report(phase, done, total, detail)` is told of progress."""
+    """What `cuvilc build` is asked to do.
+
+    `dims`: (least, greatest) by symbol, greatest None when open. `vectors`: test vectors to bundle,
+    AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of progress.
+    """
 
     model: Path
     output: Path | None = None
     target: str = "x86"
     cpu: str = ""
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     dims: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     jobs: int = 0
     use_cache: bool = True
     verify: bool = False
-    vectors: int = 1
+    vectors: int = AUTO_VECTORS
     dry_run: bool = False
     dump_ir: Path | None = None
     dump_after: Sequence[str] = ()
@@ -61,46 +64,74 @@ class BuildRequest:
 
 @dataclass
 class BuildReport:
-    """What came of it. `seconds` by phase; `texts` by name (dumps and emitted forms)."""
+    """What came of it. `package` None: none was asked for.
+
+    `seconds` by phase, and of the vectors; `texts` by name (dumps and emitted forms);
+    `summary` what a dry run tells of the program; `checks` the comparisons that `verify` made;
+    `notes` what the user should know though nothing went wrong.
+    """
 
     package: Path | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     misses: list[Any] = field(default_factory=list)
     applied: dict[str, int] = field(default_factory=dict)
     kernels_cached: int = 0
     kernels_built: int = 0
+    summary: dict[str, Any] = field(default_factory=dict)
+    checks: list[Any] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     program: Any = None
 
 
-def load_model(path: Path, shapes: dict[str, tuple[int, ...]], dims: dict[str, tuple[int, int | None]]) -> Any:
+def load_model(
+    path: Path,
+    shapes: dict[str, tuple[int | None, ...]],
+    dims: dict[str, tuple[int, int | None]],
+) -> Any:
     """The model as a Program at the graph level, by the importer that its content asks for."""
     registry = import_module("cuvilc.import.registry")
     return registry.load(path, registry.ImportOptions(shapes=shapes, dims=dims))
 
 
 def build(request: BuildRequest) -> BuildReport:
-    """Build a package. Raises CuvilError; then nothing was written."""
+    """Build a package. Raises CuvilError; then no package was written, and an older one stands still."""
     return _Build(request).run()
 
 
+def default_output(model: Path) -> Path:
+    """NAME.cuvil in the current directory, for a model file NAME.onnx."""
+    return Path((model.stem or model.name) + ".cuvil")
+
+
 class _Stop(Exception):
-    """The phase named by stop_after is done."""
+    """The phase that the user wants to see is done."""
 
 
 class _Build:
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
         self.report = BuildReport()
-        self.output = request.output or Path(request.model.stem + ".cuvil")
+        self.output = request.output or default_output(request.model)
+        self.last_phase = EMITS.get(request.emit) or request.stop_after or PHASES[-1]
+        self.packs = self.last_phase == PHASES[-1] and not request.dry_run
+        self.now = ""  # the phase, or the pass, that is at work
+        self.dumps = driver_steps.Dumps(request.dump_ir, request.dump_after, self.report.texts)
+        self.context: Any = None
 
     def run(self) -> BuildReport:
-        self.check()
         try:
+            self.check()
             self.phases()
         except _Stop:
             pass
+        except CuvilError:
+            raise
+        except Exception as error:
+            raise driver_steps.broken(
+                error, self.output, self.now, self.report.program, self.request.model
+            ) from error
         return self.report
 
     def check(self) -> None:
@@ -108,35 +139,42 @@ class _Build:
         from cuvilc.targets.target import BuildOptions, find_target  # noqa: PLC0415
 
         request = self.request
-        if request.stop_after not in ("", *PHASES):
-            raise fail(UNKNOWN_NAME, f"`{request.stop_after}` is not a phase", help=f"phases: {', '.join(PHASES)}")
-        if request.emit not in EMITS:
-            raise fail(UNKNOWN_NAME, f"`{request.emit}` is not a form", help=f"forms: {', '.join(EMITS[1:])}")
+        _known(request.stop_after, PHASES, "phase")
+        _known(request.emit, tuple(EMITS), "form")
+        if self.packs:
+            from cuvilc.package.destination import check_destination  # noqa: PLC0415
+
+            check_destination(self.output)
+        self.dumps.check()
         self.target = find_target(request.target)
         cache = None
         if request.use_cache:
             from cuvilc.package.cache import Cache  # noqa: PLC0415
 
             cache = Cache()
-        self.options = BuildOptions(request.cpu, request.jobs, cache, self._kernel_done, emit=request.emit)
-        if not (request.dry_run or request.stop_after):
-            from cuvilc.package.destination import check_destination  # noqa: PLC0415
-
-            check_destination(self.output)
-        self.target.check(self.options)
+        jobs = request.jobs
+        self.options = BuildOptions(request.cpu, jobs, cache, self._kernel_done, emit=request.emit)
+        if PHASES.index(self.last_phase) >= PHASES.index("schedule") and not request.dry_run:
+            self.target.check(self.options)
 
     def phases(self) -> None:
         request = self.request
         with self.phase("import"):
-            program = self.report.program = load_model(request.model, request.shapes, request.dims)
+            program = load_model(request.model, request.shapes, request.dims)
+            self.report.program = program
         with self.phase("verify"):
             self.verify(program, "import")
-            self.dump(program, "import")
-        with self.phase("optimise"):
+            self.report.summary = driver_steps.summary(program)
+            self.emit("ai", program)
+        if self.packs:
             self.make_vectors(program)
+        with self.phase("optimise"):
             self.passes(program, lower=False)
+            self.emit("layout", program)
         with self.phase("lower"):
             self.passes(program, lower=True)
+            self.report.summary |= driver_steps.lowered_summary(program)
+            self.emit("launch", program)
         if request.dry_run:
             raise _Stop
         with self.phase("schedule"):
@@ -144,91 +182,88 @@ class _Build:
             self.count(compiled)
             self.report.texts |= self.options.texts
         with self.phase("pack"):
-            metadata = self.metadata(program)
-            self.report.metadata = self.target.write(compiled, metadata, self.output, self.options)
-            self.report.package = self.output
+            self.pack(program, compiled)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        self.now = name
         if self.request.report:
             self.request.report(name, 0, 0, "")
         start = time.perf_counter()
         yield
-        self.report.seconds[name] = self.report.seconds.get(name, 0) + time.perf_counter() - start
-        if self.request.stop_after == name:
+        self.report.seconds[name] = time.perf_counter() - start
+        if self.last_phase == name and name != PHASES[-1]:
             raise _Stop
 
     def passes(self, program: Any, lower: bool) -> None:
         """Run the pipeline's passes that belong to this phase, dumping and verifying after each."""
-        from cuvilc.dialect.passes import LOWERING, PIPELINE  # noqa: PLC0415
-        from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
+        pipeline, lowering = _pipeline()
+        if self.context is None:
+            from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
 
-        names = [p.NAME for p in PIPELINE]
-        for wanted in self.request.dump_after:
-            if wanted not in (*names, "import"):
-                known = ", ".join(dict.fromkeys(names))
-                raise fail(UNKNOWN_NAME, f"`{wanted}` is not a pass", help=f"passes: import, {known}")
-        if not hasattr(self, "context"):
             self.context = PassContext()
-        for each in PIPELINE:
-            if (each in LOWERING) != lower:
+        for each in pipeline:
+            if (each in lowering) != lower:
                 continue
-            each.run(program, self.context)
-            self.verify(program, each.NAME)
-            self.dump(program, each.NAME)
+            self.now = f"pass {each.NAME}"
+            if self.request.report:
+                self.request.report("lower" if lower else "optimise", 0, 0, each.NAME)
+            before = driver_steps.Checkpoint(program)
+            try:
+                each.run(program, self.context)
+            except CuvilError:
+                raise
+            except Exception as error:
+                raise driver_steps.broken(
+                    error, self.output, self.now, before, self.request.model
+                ) from error
+            self.verify(program, each.NAME, before)
         self.report.misses = self.context.misses
         self.report.applied = dict(self.context.applied)
-        level = {False: "layout", True: "launch"}[lower]
-        if self.request.emit == level or (self.request.emit == "ai" and not lower):
-            self.report.texts[level] = program.text()
 
-    def verify(self, program: Any, after: str) -> None:
-        from cuvilc._mlir import ir  # noqa: PLC0415
+    def verify(self, program: Any, after: str, before: Any = None) -> None:
+        """Every verifier accepts the program; CUV302 with a reproducer otherwise. Dumps it if asked."""
+        driver_steps.verify(program, after, before, self.output, self.request.model)
+        self.dumps.take(after, program)
 
-        try:
-            program.verify()
-        except ir.MLIRError as error:
-            reproducer = self.output.with_suffix(".reproducer.mlir")
-            reproducer.write_text(program.text())
-            raise CuvilError(
-                Diagnostic(
-                    BROKEN_PASS, f"the program is not valid after `{after}`", place=str(self.request.model),
-                    evidence="\n".join(str(error).splitlines()[:6]), notes=[f"reproducer: {reproducer}"],
-                )
-            ) from error  # fmt: skip
-
-    def dump(self, program: Any, name: str) -> None:
-        if self.request.dump_ir is not None:
-            self.request.dump_ir.mkdir(parents=True, exist_ok=True)
-            number = len(list(self.request.dump_ir.glob("*.mlir")))
-            (self.request.dump_ir / f"{number:02}-{name}.mlir").write_text(program.text())
-        if name in self.request.dump_after:
-            self.report.texts[f"after {name}"] = program.text()
+    def emit(self, form: str, program: Any) -> None:
+        if self.request.emit == form:
+            self.report.texts[form] = program.text()
 
     def make_vectors(self, program: Any) -> None:
-        if self.request.vectors and not self.request.dry_run and not self.request.stop_after:
-            from cuvilc.vectors import reference_vectors  # noqa: PLC0415
+        """Test vectors as requested; why there are none, where there are none, becomes a note."""
+        wanted = self.request.vectors
+        if self.request.verify and wanted <= 0:
+            wanted = 1
+        if wanted == 0:
+            return
+        self.now = "vectors"
+        start = time.perf_counter()
+        self.options.vectors, note = driver_steps.vectors(program, wanted)
+        self.report.seconds["vectors"] = time.perf_counter() - start
+        if note:
+            self.report.notes.append(note)
 
-            self.options.vectors = reference_vectors(program, self.request.vectors)
+    def pack(self, program: Any, compiled: Any) -> None:
+        """Write the package; with `verify`, aside, and into its place only if it computes rightly."""
+        metadata = driver_steps.metadata(program, [p.NAME for p in _pipeline()[0]], __version__)
+        report = self.report
+        if not self.request.verify:
+            report.metadata = self.target.write(compiled, metadata, self.output, self.options)
+        else:
+            from cuvilc.package.destination import os_errors, replace, sibling  # noqa: PLC0415
+            from cuvilc.verify import require, verify_package  # noqa: PLC0415
 
-    def metadata(self, program: Any) -> dict[str, Any]:
-        """The parts of the metadata that the target does not know."""
-        from cuvilc.dialect.passes import PIPELINE  # noqa: PLC0415
-
-        source = program.source
-        passes = {p.NAME: p.VERSION for p in PIPELINE}
-        return {
-            "model": {
-                "name": program.name,
-                "source_format": source.get("format", ""),
-                "source_sha256": source.get("sha256", ""),
-                **({"opset": source["opset"]} if isinstance(source.get("opset"), dict) else {}),
-            },
-            "compiler": {
-                "version": __version__,
-                "passes": [{"name": n, "version": v} for n, v in passes.items()],
-            },
-        }
+            aside = sibling(self.output, "verify")
+            try:
+                report.metadata = self.target.write(compiled, metadata, aside, self.options)
+                report.checks = verify_package(aside).checks
+                require(report.checks, str(self.output))
+                with os_errors(self.output):
+                    replace(aside, self.output)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        report.package = self.output
 
     def count(self, compiled: Any) -> None:
         kernels = getattr(compiled, "kernels", {})
@@ -238,3 +273,15 @@ class _Build:
     def _kernel_done(self, done: int, total: int, name: str) -> None:
         if self.request.report:
             self.request.report("schedule", done, total, name)
+
+
+def _pipeline() -> tuple[tuple[ModuleType, ...], tuple[ModuleType, ...]]:
+    """All passes in order, and those of them that lower to launches."""
+    from cuvilc.dialect.passes import LOWERING, PIPELINE  # noqa: PLC0415
+
+    return PIPELINE, LOWERING
+
+
+def _known(name: str, names: Sequence[str], what: str) -> None:
+    if name and name not in names:
+        raise fail(UNKNOWN_NAME, f"`{name}` is not a {what}", help=f"{what}s: {', '.join(names)}")

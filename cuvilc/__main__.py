@@ -1,0 +1,5 @@
+"""`python -m cuvilc` is `cuvilc`."""
+
+from cuvilc.cli import entry
+
+entry()

@@ -1,0 +1,133 @@
+"""The compiler's Python API: what `cuvil.compile` and its kin import when they are first used.
+
+cuvil.compile("model.onnx")          a loaded model, built into a temporary package
+open_package("model.cuvil")          a package of any target, also of `null`, which cuvil cannot load
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from cuvilc.codes_runtime import EXTRA_MISSING
+from cuvilc.diagnostics import CuvilError, define, fail
+from cuvilc.driver import BuildRequest, build
+from cuvilc.open_package import open_package
+
+__all__ = ["compile", "open_package"]
+
+NOT_YET = define(
+    "CUV120",
+    "this kind of model is not imported yet",
+    """\
+`cuvil.compile` takes the path of an ONNX file or an onnx.ModelProto. Torch modules, TorchScript and
+exported programs have no importer in this version.
+
+Next step: export the model, `torch.onnx.export(model, example_input, "model.onnx", dynamo=True)`, and give
+the file to `cuvil.compile`.
+""",
+)
+_OPTIONS = ("target", "cpu", "shapes", "dims", "jobs", "use_cache", "verify", "vectors")
+_LATER = ("accelerate", "mlir")
+
+
+def compile(  # noqa: A001  (the name that users know it by)
+    model: Any, example_input: Any = None, *, threads: int | None = None, **options: Any
+) -> Any:
+    """Compile an ONNX model and load it: a `cuvil.Model`, to be called with arrays.
+
+    model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays, or a
+    dict by name; the model is run on it once, so that what does not fit shows here. options: those of
+    BuildRequest (target, cpu, shapes, dims, jobs, use_cache, verify, vectors). The package lives in a
+    temporary folder until the model is collected; `cuvilc build` makes one to keep.
+    Raises cuvil.CuvilError.
+    """
+    try:
+        import cuvil  # noqa: PLC0415
+    except ImportError as error:
+        message = "the runtime `cuvil`, which runs what was compiled, is not installed"
+        raise fail(EXTRA_MISSING, message, help="pip install cuvil") from error
+    unknown = sorted(options.keys() - set(_OPTIONS))
+    if unknown:
+        raise TypeError(f"compile() has no option `{unknown[0]}`; it has {', '.join(_OPTIONS)}")
+    folder = Path(tempfile.mkdtemp(prefix="cuvil-"))
+    try:
+        loaded = _build_and_load(model, folder, threads, options, cuvil)
+        _try(loaded, example_input)
+    except CuvilError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _as_runtime_error(error, cuvil) from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(loaded, shutil.rmtree, folder, True)
+    return loaded
+
+
+def _build_and_load(
+    model: Any, folder: Path, threads: int | None, options: dict[str, Any], cuvil: Any
+) -> Any:
+    path = _model_file(model, folder)
+    package = folder / f"{path.stem}.cuvil"
+    request = BuildRequest(path, package, **{"vectors": 0, **options})
+    build(request)
+    if request.target == "null":
+        return open_package(package)
+    return cuvil.load(package, threads=threads)
+
+
+def _model_file(model: Any, folder: Path) -> Path:
+    """The model as a file. CUV120 for what has no importer yet."""
+    if isinstance(model, (str, PathLike)):
+        return Path(model)
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if kind.startswith("onnx.") and hasattr(model, "SerializeToString"):
+        path = folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+    raise fail(
+        NOT_YET,
+        f"cuvil.compile takes an ONNX file or an onnx.ModelProto, not a {kind}",
+        help='export it first: torch.onnx.export(model, example_input, "model.onnx", dynamo=True)',
+    )
+
+
+def _try(model: Any, example: Any) -> None:
+    """Run the model once on the example."""
+    if example is None:
+        return
+    if isinstance(example, dict):
+        model.run(example)
+        return
+    values = example if isinstance(example, (tuple, list)) else (example,)
+    names = [port.name for port in model.inputs]
+    if len(values) != len(names):
+        message = f"the example has {len(values)} inputs, the model has {len(names)}"
+        raise fail("CUV604", message)
+    model.run(dict(zip(names, values, strict=True)))
+
+
+def _as_runtime_error(error: CuvilError, cuvil: Any) -> Exception:
+    """The exception that users of `cuvil` catch; further diagnostics follow in its message."""
+    first, *others = error.diagnostics
+    lines = [first.message, *first.evidence.splitlines(), *first.notes]
+    lines += [other.render() for other in others]
+    made: Exception = cuvil.CuvilError(first.code, "\n".join(lines), first.place, first.help)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        raise AttributeError(
+            f"cuvil.{name} is not available in this version: it takes PyTorch models, which are not "
+            "imported yet. Export to ONNX and use cuvil.compile"
+        )
+    raise AttributeError(f"module 'cuvilc.api' has no attribute {name!r}")
+
+
+assert set(_OPTIONS) <= {f.name for f in fields(BuildRequest)}

@@ -1,0 +1,229 @@
+"""`cuvilc bench`: how fast a package runs here."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cuvilc.cli_files import write_file
+from cuvilc.cli_options import (
+    JsonOption,
+    PackageArgument,
+    QuietOption,
+    SizesOption,
+    ThreadsOption,
+    check_sizes,
+    read_sizes,
+)
+from cuvilc.cli_output import Output, table
+from cuvilc.cli_text import bytes_text, time_text
+
+_LEAST_RUNS = 3
+_WARM_UP_S = 0.1
+_BATCH, _OTHER = 1, 16  # what an open first axis, and any other open axis, is run with
+
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.0, metavar="S", help="How long to measure.")
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="OUT.json", help="Timeline of one run, for ui.perfetto.dev."),
+]
+Profile = Annotated[bool, typer.Option("--profile", help="Time of each kernel.")]
+
+
+def bench(
+    package: PackageArgument,
+    dim: SizesOption,
+    threads: ThreadsOption = None,
+    seconds: Seconds = 3.0,
+    trace: Trace = None,
+    profile: Profile = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a package on random inputs of its declared shapes and show how long a run takes.
+
+    \b
+      cuvilc bench resnet18.cuvil --threads 2
+      cuvilc bench bert.cuvil --dim batch=8 --dim seq=128   open sizes default to 1 on the first axis
+                                                            of an input, to 16 on others
+      cuvilc bench net.cuvil --profile                      which kernels the time goes to
+      cuvilc bench net.cuvil --trace out.json               open it in ui.perfetto.dev
+    """
+    from cuvilc.open_package import open_package  # noqa: PLC0415
+    from cuvilc.verify import random_inputs  # noqa: PLC0415
+
+    out = Output(json, quiet)
+    model = open_package(package, threads=threads)
+    sizes = _sizes(model.metadata, read_sizes(dim))
+    feeds = _accepted(model, lambda below: random_inputs(model.metadata, sizes, 0, below))
+    times = measure(model, feeds, seconds)
+    result = {
+        "package": str(package),
+        "level": model.level,
+        "threads": model.threads or len(os.sched_getaffinity(0)),
+        "sizes": sizes,
+        **statistics(times),
+        "memory": memory(model.metadata, sizes, threads or len(os.sched_getaffinity(0))),
+        "kernels": kernel_times(model, feeds, sizes) if profile else [],
+        "trace": str(trace) if trace else None,
+    }
+    if trace is not None:
+        text = json_text.dumps(chrome_trace(model.trace(feeds), package.name))
+        write_file(trace, lambda file: _write(file, text))
+    if json:
+        out.data(result)
+    else:
+        _show(result, out)
+
+
+def _write(file: Any, text: str) -> None:
+    file.write(text.encode())
+
+
+def _sizes(metadata: Any, given: dict[str, int]) -> dict[str, int]:
+    """A size for every symbol."""
+    check_sizes(given, metadata["symbols"])
+    sizes = {}
+    for s in metadata["symbols"]:
+        wanted = _BATCH if s["axis"] == 0 else _OTHER
+        wanted = wanted if s["hi"] is None else min(wanted, s["hi"])
+        sizes[s["name"]] = given.get(s["name"], max(wanted, s["lo"]))
+    return sizes
+
+
+def _accepted(model: Any, make: Any) -> Any:
+    """Random inputs that the model does not refuse for an index beyond a table."""
+    from cuvilc.diagnostics import CuvilError  # noqa: PLC0415
+
+    for below in (8, 2):
+        feeds = make(below)
+        try:
+            model.run(feeds)
+        except CuvilError as error:
+            if error.diagnostics[0].code != "CUV609":
+                raise
+        else:
+            return feeds
+    feeds = make(1)
+    model.run(feeds)
+    return feeds
+
+
+def measure(model: Any, feeds: Any, seconds: float) -> list[int]:
+    """Nanoseconds of each run, after a warm-up, into outputs that are allocated once."""
+    out = model.run(feeds)
+    run = getattr(model, "model", model).run  # without the guard, which costs a microsecond
+    end = time.perf_counter() + min(_WARM_UP_S, seconds)
+    while time.perf_counter() < end:
+        run(feeds, out)
+    times: list[int] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _LEAST_RUNS or time.perf_counter() < end:
+        begin = time.perf_counter_ns()
+        run(feeds, out)
+        times.append(time.perf_counter_ns() - begin)
+    return times
+
+
+def statistics(times: Sequence[int]) -> dict[str, Any]:
+    """Microseconds; p99 is the time that 99 % of the runs stay within."""
+    ordered = sorted(times)
+
+    def at(share: float) -> float:
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] / 1000
+
+    mean = sum(ordered) / len(ordered) / 1000
+    return {
+        "runs": len(ordered),
+        "min_us": ordered[0] / 1000,
+        "median_us": at(0.5),
+        "mean_us": mean,
+        "p99_us": at(0.99),
+    }
+
+
+def memory(metadata: Any, sizes: dict[str, int], threads: int) -> dict[str, int]:
+    """Bytes of one context at these sizes, and of the weights, which all processes share."""
+    from cuvilc.inspect import amount  # noqa: PLC0415
+
+    scratch = [amount(s, sizes) for s in metadata["memory"]["scratch_bytes"]]
+    return {
+        "arena_bytes": amount(metadata["memory"]["arena_bytes"], sizes),
+        "scratch_bytes": threads * max(scratch, default=0),
+        "weights_bytes": metadata["memory"].get("weights_bytes", 0),
+    }
+
+
+def kernel_times(model: Any, feeds: Any, sizes: dict[str, int]) -> list[dict[str, Any]]:
+    """Time of each kernel in one run (median of ten), with the rates that its work gives."""
+    from cuvilc.inspect import amount  # noqa: PLC0415
+
+    totals: dict[str, list[Any]] = {}
+    for row in model.profile(feeds):
+        entry = totals.setdefault(row.kernel, [0.0, 0, []])
+        entry[0] += row.time_us
+        entry[1] += 1
+        entry[2] += [row.layer] if row.layer and row.layer not in entry[2] else []
+    whole = sum(t for t, _, _ in totals.values()) or 1.0
+    known = {k["name"]: k for k in model.metadata["kernels"]}
+    rows = []
+    for name, (time_us, steps, layers) in sorted(totals.items(), key=lambda item: -item[1][0]):
+        facts = known.get(name, {})
+        flops, moved = amount(facts.get("flops", 0), sizes), amount(facts.get("bytes", 0), sizes)
+        rows.append(
+            {
+                "kernel": name, "schedule": facts.get("schedule", ""), "steps": steps,
+                "time_us": time_us, "share": time_us / whole, "layers": layers,
+                "gflops_per_s": flops / time_us / 1e3 if time_us else 0.0,
+                "gb_per_s": moved / time_us / 1e3 if time_us else 0.0,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def chrome_trace(events: Sequence[Any], name: str) -> dict[str, Any]:
+    """The trace-event format that Perfetto and chrome://tracing read; times in microseconds."""
+    start = min((e.begin_ns for e in events), default=0)
+    head = {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": name}}
+    spans = [
+        {
+            "name": e.layer or e.kernel, "cat": "kernel", "ph": "X", "pid": 1, "tid": 1,
+            "ts": (e.begin_ns - start) / 1000, "dur": (e.end_ns - e.begin_ns) / 1000,
+            "args": {"kernel": e.kernel, "step": e.step, "threads": e.threads, "cost": e.cost},
+        }
+        for e in events
+    ]  # fmt: skip
+    return {"displayTimeUnit": "ns", "traceEvents": [head, *spans]}
+
+
+def _show(result: dict[str, Any], out: Output) -> None:
+    sizes = ", ".join(f"{n}={s}" for n, s in result["sizes"].items())
+    threads = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}"
+    place = ", ".join(x for x in (result["level"], threads, sizes) if x)
+    out.text(f"{result['package']}: {place}")
+    times = [f"{k} {time_text(result[f'{k}_us'])}" for k in ("min", "median", "p99")]
+    out.text(f"  {'   '.join(times)}   ({result['runs']} runs)")
+    used = result["memory"]
+    parts = [f"{k} {bytes_text(used[f'{k}_bytes'])}" for k in ("arena", "scratch", "weights")]
+    out.text(f"  {'   '.join(parts)}")
+    if result["kernels"]:
+        rows = table(
+            "time", "share", "calls", "GFLOP/s", "GB/s", "kernel", "layers", right=range(5)
+        )
+        for k in result["kernels"]:
+            rows.add_row(
+                time_text(k["time_us"]), f"{k['share']:.1%}", str(k["steps"]),
+                f"{k['gflops_per_s']:.1f}", f"{k['gb_per_s']:.1f}", k["kernel"],
+                ", ".join(k["layers"][:2]) + (" …" if len(k["layers"]) > 2 else ""),
+            )  # fmt: skip
+        out.draw(rows)
+    if result["trace"]:
+        out.text(f"  trace    {result['trace']} (open it in ui.perfetto.dev)")

@@ -1,0 +1,227 @@
+"""`cuvilc build`: from a model to a package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cuvilc.cli_options import Format, FormatOption, QuietOption, read_dims, read_shapes
+from cuvilc.cli_output import Output, table
+from cuvilc.cli_progress import watching
+from cuvilc.cli_text import bytes_text, range_text
+from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest, build as build_package
+from cuvilc.driver_steps import AUTO_VECTORS
+
+_Option = typer.Option
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.", show_default=False)
+]
+OutputPath = Annotated[
+    Path | None, _Option("-o", "--output", metavar="NAME.cuvil", help="[default: the model's name]")
+]
+TargetName = Annotated[str, _Option("--target", help="`cuvilc targets` lists them.")]
+Cpu = Annotated[
+    str,
+    _Option("--cpu", metavar="LEVELS", help="host, a level, a CPU, or several joined by `+`."),
+]
+Shapes = Annotated[
+    list[str],
+    _Option(
+        "--shape",
+        metavar="INPUT=1,3,224,224",
+        default_factory=list,
+        show_default=False,
+        help="Fix an input's sizes.",
+    ),
+]
+Dims = Annotated[
+    list[str],
+    _Option(
+        "--dim",
+        metavar="NAME=1..64",
+        default_factory=list,
+        show_default=False,
+        help="Range (or value) of a named size.",
+    ),
+]
+Jobs = Annotated[
+    int | None, _Option("--jobs", min=1, metavar="N", help="Kernels at once. [default: all CPUs]")
+]
+NoCache = Annotated[bool, _Option("--no-cache", help="Compile every kernel anew.")]
+Verify = Annotated[
+    bool,
+    _Option("--verify", help="Run the package before it takes its place; keep only a right one."),
+]
+Vectors = Annotated[
+    int | None,
+    _Option(
+        "--vectors", min=0, metavar="N",
+        help="Test vectors to bundle, for `cuvilc verify`. [default: 1 where that is quick]",
+    ),
+]  # fmt: skip
+DryRun = Annotated[bool, _Option("--dry-run", help="Say what would be built; compile nothing.")]
+DumpIr = Annotated[
+    Path | None, _Option("--dump-ir", metavar="DIR", help="Write the program after every pass.")
+]
+DumpAfter = Annotated[
+    list[str],
+    _Option(
+        "--dump-after",
+        metavar="PASS",
+        default_factory=list,
+        show_default=False,
+        help="Print it after a pass.",
+    ),
+]
+StopAfter = Annotated[
+    str, _Option("--stop-after", metavar="PHASE", help=f"One of: {', '.join(PHASES)}.")
+]
+Emit = Annotated[
+    str, _Option("--emit", metavar="FORM", help=f"Print {'|'.join(EMITS)} instead of packing.")
+]
+ExplainFusion = Annotated[
+    bool, _Option("--explain-fusion", help="Show rules applied, and each refusal with its reason.")
+]
+Verbose = Annotated[bool, _Option("--verbose", "-v", help="Time per phase, cache hits.")]
+
+
+def build(
+    model: Model,
+    shape: Shapes,
+    dim: Dims,
+    dump_after: DumpAfter,
+    output: OutputPath = None,
+    target: TargetName = "x86",
+    cpu: Cpu = "",
+    jobs: Jobs = None,
+    no_cache: NoCache = False,
+    verify: Verify = False,
+    vectors: Vectors = None,
+    dry_run: DryRun = False,
+    dump_ir: DumpIr = None,
+    stop_after: StopAfter = "",
+    emit: Emit = "",
+    explain_fusion: ExplainFusion = False,
+    format: FormatOption = Format.text,
+    quiet: QuietOption = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compile a model into a package, a folder that holds all that is needed to run it.
+
+    \b
+      cuvilc build resnet18.onnx
+      cuvilc build bert.onnx -o small.cuvil --dim batch=1..8 --dim seq=1..128
+      cuvilc build net.onnx --shape image=1,3,224,224 --cpu host --verify
+      cuvilc build net.onnx --dry-run           sizes, kernels, memory; compiles nothing
+      cuvilc build net.onnx --explain-fusion    what was fused, and what was not and why
+      cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
+    """
+    request = BuildRequest(
+        model, output, target, cpu, read_shapes(shape), read_dims(dim), jobs or 0,
+        not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir, dump_after, stop_after, emit,
+    )  # fmt: skip
+    out = Output(format is Format.json, quiet)
+    with watching(not (out.json or quiet)) as request.report:
+        report = build_package(request)
+    if out.json:
+        out.data(as_json(request, report))
+        return
+    _show(request, report, out, verbose)
+    if explain_fusion:
+        _show_fusion(report, out)
+    out.notes(report.notes)
+
+
+def as_json(request: BuildRequest, report: BuildReport) -> dict[str, Any]:
+    """The keys that scripts may rely on."""
+    return {
+        "package": str(report.package) if report.package else None,
+        "size_bytes": package_bytes(report),
+        "target": request.target,
+        "levels": [x["name"] for x in report.metadata["target"]["levels"]]
+        if report.metadata
+        else [],
+        "kernels": {"built": report.kernels_built, "cached": report.kernels_cached},
+        "seconds": {**report.seconds, "total": sum(report.seconds.values())},
+        "program": report.summary,
+        "fusion": {
+            "applied": report.applied,
+            "refused": [{"rule": m.rule, "place": m.place, "why": m.why} for m in report.misses],
+        },
+        "checks": [c.to_json() for c in report.checks],
+        "texts": report.texts,
+        "notes": report.notes,
+    }
+
+
+def package_bytes(report: BuildReport) -> int:
+    return sum(f["bytes"] for f in report.metadata["files"].values()) if report.metadata else 0
+
+
+def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool) -> None:
+    for name, text in report.texts.items():
+        out.text(f"// {name}\n{text}" if len(report.texts) > 1 or request.dump_after else text)
+    if request.dry_run:
+        _show_plan(report.summary, out)
+    elif report.package is not None:
+        levels = ", ".join(x["name"] for x in report.metadata["target"]["levels"])
+        kernels = report.kernels_built + report.kernels_cached
+        seconds = sum(report.seconds.values())
+        out.text(f"{report.package}  {bytes_text(package_bytes(report))}  in {seconds:.2f} s")
+        out.text(f"  target   {request.target}: {levels}")
+        out.text(
+            f"  kernels  {kernels}: {report.kernels_built} built, {report.kernels_cached} cached"
+        )
+        out.text(f"  vectors  {report.metadata.get('vectors', {}).get('cases', 0)}")
+        if report.checks:
+            worst = max(c.error for c in report.checks)
+            out.text(f"  verified {len(report.checks)} comparisons, largest error {worst:.2g}")
+    elif not report.texts:
+        out.text(f"stopped after `{list(report.seconds)[-1]}`; no package was written")
+    if verbose or report.package is not None:
+        times = " · ".join(f"{name} {s:.2f}" for name, s in report.seconds.items())
+        if not request.emit:
+            out.text(f"  seconds  {times}")
+    if verbose and report.metadata:
+        passes = [p["name"] for p in report.metadata["compiler"]["passes"]]
+        out.text(f"  passes   {' · '.join(passes)}")
+
+
+def _show_plan(summary: dict[str, Any], out: Output) -> None:
+    """What a dry run found."""
+    operations, kernels = summary["operations"], summary.get("kernels", [])
+    out.text(f"{summary['model']}: nothing was compiled")
+    for role in ("inputs", "outputs"):
+        for port in summary[role]:
+            dims = ", ".join(str(d) for d in port["dims"])
+            out.text(f"  {role[:-1]:<9}{port['name']}: {port['dtype']}[{dims}]")
+    for s in summary["symbols"]:
+        out.text(f"  size     {s['name']} = {range_text(s['lo'], s['hi'])}")
+    listed = ", ".join(f"{n} {c}" for n, c in operations.items())
+    out.text(f"  ops      {sum(operations.values())}: {listed}")
+    weights, arena = summary["weights"], summary.get("arena_bytes", 0)
+    out.text(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
+    out.text(f"  arena    {bytes_text(arena) if isinstance(arena, int) else f'{arena} bytes'}")
+    rows = table("kernel", "calls", "layers", right=(1,))
+    for kernel in kernels:
+        layers = kernel["layers"]
+        more = f" … {len(layers) - 3} more" if len(layers) > 3 else ""
+        rows.add_row(kernel["name"], str(kernel["calls"]), ", ".join(layers[:3]) + more)
+    out.text(f"  kernels  {len(kernels)} in {sum(k['calls'] for k in kernels)} launches")
+    out.draw(rows)
+
+
+def _show_fusion(report: BuildReport, out: Output) -> None:
+    applied = table("rule applied", "times", right=(1,))
+    for rule, times in sorted(report.applied.items(), key=lambda item: (-item[1], item[0])):
+        applied.add_row(rule, str(times))
+    refused = table("rule refused", "at", "because")
+    for miss in report.misses:
+        refused.add_row(miss.rule, miss.place, miss.why)
+    out.draw(applied)
+    if report.misses:
+        out.draw(refused)
+    else:
+        out.text("no rule was refused")

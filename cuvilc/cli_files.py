@@ -1,0 +1,88 @@
+"""Files that commands read and write: arrays in, results out, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from cuvilc.codes_runtime import BAD_ARRAYS, NOT_WRITTEN
+from cuvilc.diagnostics import CuvilError, fail
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def read_arrays(path: Path, only_input: str = "") -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a .npz by name; a .npy goes to the model's `only_input`. CUV620."""
+    import zipfile  # noqa: PLC0415
+
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            if not only_input:
+                raise _unusable(path, "a .npy holds one array, and the model has several inputs")
+            return {only_input: _plain(loaded)}
+        with loaded:
+            return {name: _plain(loaded[name]) for name in loaded.files}
+    except OSError as error:
+        reason = error.strerror or "it is no NumPy file"
+        raise _unusable(path, reason) from error
+    except ValueError as error:
+        message = str(error)
+        if "allow_pickle" in message:
+            message = "it holds Python objects (pickle), which could run any code and are not read"
+        raise _unusable(path, message) from error
+    except (zipfile.BadZipFile, EOFError, KeyError, MemoryError, NotImplementedError) as error:
+        raise _unusable(path, f"it is damaged: {error}") from error
+
+
+def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """NumPy reads bfloat16 back as two bytes without meaning; the runtime takes the raw bits."""
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2:
+        return array.view("uint16")
+    return array
+
+
+def _unusable(path: Path, why: str) -> CuvilError:
+    return fail(BAD_ARRAYS, f"cannot use the inputs: {why}", place=str(path))
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """A .npz at `path`, written aside and renamed. CUV621."""
+    import numpy as np  # noqa: PLC0415
+
+    plain = {n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
+    write_file(path, lambda file: _savez(file, plain))
+
+
+def _savez(file: BinaryIO, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """np.savez, but an array may be called `file`."""
+    import zipfile  # noqa: PLC0415
+
+    import numpy as np  # noqa: PLC0415
+
+    with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """`write` fills a file beside `path`, which then takes its name. CUV621; then nothing is left."""
+    import secrets  # noqa: PLC0415
+
+    aside = path.with_name(f".{path.name[:100]}.new-{secrets.token_hex(6)}")
+    try:
+        try:
+            with aside.open("xb") as file:
+                write(file)
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise fail(NOT_WRITTEN, f"cannot write the file: {reason}", place=str(path)) from error

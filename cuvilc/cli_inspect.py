@@ -1,0 +1,120 @@
+"""`cuvilc inspect`: what is in a package, for people or as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cuvilc.cli_options import JsonOption, PackageArgument
+from cuvilc.cli_output import Output, printable, table
+from cuvilc.cli_text import bytes_text, count_text, port_text, range_text
+
+_ROWS = 12
+
+All = Annotated[bool, typer.Option("--all", help="Every kernel and every layer name.")]
+
+
+def inspect(package: PackageArgument, all: All = False, json: JsonOption = False) -> None:
+    """Show a package: inputs, sizes, CPU levels, memory, kernels with their layers, files.
+
+    Reads metadata.json alone; nothing of the package runs, so any package can be looked at anywhere.
+
+    \b
+      cuvilc inspect resnet18.cuvil
+      cuvilc inspect resnet18.cuvil --all
+      cuvilc inspect resnet18.cuvil --json | jq .metadata.target
+    """
+    from cuvilc import inspect as facts  # noqa: PLC0415
+
+    out = Output(json)
+    found = facts.load(package)
+    report = facts.report(found)
+    if json:
+        out.data(report)
+        return
+    for line in _head(report):
+        out.text(printable(line))
+    out.draw(_kernels(report, all))
+    hidden = len(report["metadata"]["kernels"]) - _ROWS
+    if hidden > 0 and not all:
+        out.text(f"… {hidden} more kernels, see --all")
+    out.draw(_files(report))
+
+
+def _head(report: dict[str, Any]) -> list[str]:
+    m, totals = report["metadata"], report["totals"]
+    model, target, memory, sizes = m["model"], m["target"], m["memory"], totals["sizes"]
+    opset = " ".join(f"{d or 'opset'} {v}" for d, v in model.get("opset", {}).items())
+    lines = [
+        f"{report['path']}  {bytes_text(report['size_bytes'])}",
+        "",
+        f"  model    {model['name']} ({model['source_format']}{', ' + opset if opset else ''})",
+        f"           sha256 {model['source_sha256']}",
+    ]
+    for role in ("inputs", "outputs"):
+        lines += [f"  {role[:-1]:<9}{p['name']}: {port_text(p)}" for p in m[role]]
+    for s in m["symbols"]:
+        source = f"axis {s['axis']} of {m['inputs'][s['input']]['name']}"
+        lines.append(f"  size     {s['name']} = {range_text(s['lo'], s['hi'])}, read from {source}")
+    for number, level in enumerate(target["levels"]):
+        kind = f"{target['kind']:<4}" if number == 0 else "    "
+        lines.append(f"  {'target' if number == 0 else '':<9}{kind} {level['name']}")
+    needs = [f"glibc {target['min_glibc']}"] if target.get("min_glibc") else []
+    needs += target.get("needed", [])
+    lines.append(f"  needs    {', '.join(needs) or 'nothing of the system'}")
+    lines.append(f"  arena    {_size_text(memory['arena_bytes'], sizes)}")
+    if totals["scratch_bytes"]:
+        lines.append(f"  scratch  {bytes_text(totals['scratch_bytes'])} a thread")
+    if "weights" in m:
+        weights = m["weights"]
+        lines.append(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
+    at = ", ".join(f"{n}={s}" for n, s in sizes.items())
+    lines.append(
+        f"  work     {count_text(totals['flops'], 'FLOP')}, {bytes_text(totals['bytes'])} moved a run"
+        + (f" at {at}" if at else "")
+    )
+    lines.append(f"  kernels  {totals['kernels']} in {totals['launches']} launches")
+    lines.append(f"  vectors  {m.get('vectors', {}).get('cases', 0)}, for `cuvilc verify`")
+    lines.append(f"  made by  cuvilc {m['compiler']['version']}, schema {m['schema_version']}")
+    return lines
+
+
+def _size_text(value: int | str, sizes: dict[str, int]) -> str:
+    """An amount of bytes; where it depends on sizes, its value at `sizes` with the expression."""
+    from cuvilc.dialect.dims import parse, symbols  # noqa: PLC0415
+    from cuvilc.inspect import amount  # noqa: PLC0415
+
+    if isinstance(value, int):
+        return bytes_text(value)
+    used = sorted(symbols(parse(value)) - {"cpu_level"})
+    at = ", ".join(f"{n}={sizes[n]}" for n in used)
+    shown = value if len(value) <= 60 else value[:57] + "…"
+    return (
+        f"{bytes_text(amount(value, sizes))} at {at} ({shown})"
+        if at
+        else bytes_text(amount(value, sizes))
+    )
+
+
+def _kernels(report: dict[str, Any], every: bool) -> Any:
+    from cuvilc.inspect import kernel_rows  # noqa: PLC0415
+
+    rows = table("work", "calls", "FLOP", "moved", "schedule", "kernel", "layers", right=range(4))
+    found = kernel_rows(report["metadata"], report["totals"]["sizes"])
+    for r in found if every else found[:_ROWS]:
+        layers = list(r.layers) if every else list(r.layers[:2])
+        more = len(r.layers) - len(layers)
+        rows.add_row(
+            f"{r.share:.1%}", str(r.calls), count_text(r.flops),
+            bytes_text(r.bytes) if r.bytes else "–", r.schedule, r.name,
+            printable(", ".join(layers)) + (f" … {more} more" if more else ""),
+        )  # fmt: skip
+    return rows
+
+
+def _files(report: dict[str, Any]) -> Any:
+    rows = table("file", "size", "sha256", right=(1,))
+    for name, info in report["metadata"]["files"].items():
+        rows.add_row(name, bytes_text(info["bytes"]), info["sha256"])
+    return rows

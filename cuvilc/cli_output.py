@@ -1,0 +1,110 @@
+"""Where commands print: results on stdout, everything else on stderr; text for people or JSON for tools."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuvilc.diagnostics import CuvilError
+
+_PIPE_WIDTH = 120
+
+
+@dataclass
+class Output:
+    """How one command prints."""
+
+    json: bool = False
+    quiet: bool = False
+
+    @staticmethod
+    def of_arguments(arguments: Sequence[str]) -> Output:
+        """As the command line asks, even where it cannot be parsed."""
+        pairs = list(zip(arguments, [*arguments[1:], ""], strict=True))
+        wanted = any(
+            a in ("--json", "--format=json") or (a, b) == ("--format", "json") for a, b in pairs
+        )
+        return Output(wanted, any(a in ("-q", "--quiet") for a in arguments))
+
+    def data(self, value: dict[str, Any]) -> None:
+        """One JSON object on stdout."""
+        print(json.dumps(finite(value), indent=2, ensure_ascii=False))
+
+    def text(self, text: str) -> None:
+        """A result for people."""
+        if not self.json and not self.quiet:
+            print(text)
+
+    def draw(self, *parts: Any) -> None:
+        """Tables and the like, by rich; without the blanks that it pads lines with."""
+        if self.json or self.quiet:
+            return
+        for part in parts:
+            with self.console() as console, console.capture() as captured:
+                console.print(part)
+            lines = [line.rstrip() for line in captured.get().splitlines()]
+            print("\n".join(["", *(line for line in lines if line)]))
+
+    def console(self) -> Any:
+        from rich.console import Console  # noqa: PLC0415  (only commands that draw need it)
+
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+
+    def complain(self, text: str) -> None:
+        """A line that is no result."""
+        print(text, file=sys.stderr)
+
+    def notes(self, notes: Sequence[str]) -> None:
+        if not self.json and not self.quiet:
+            for note in notes:
+                self.complain(f"note: {note}")
+
+    def errors(self, error: CuvilError) -> None:
+        """Every diagnostic of the error: as JSON on stdout when JSON was asked for, else on stderr."""
+        if self.json:
+            self.data({"errors": [d.to_json() for d in error.diagnostics]})
+            return
+        for number, diagnostic in enumerate(error.diagnostics):
+            if number:
+                self.complain("")
+            self.complain(_coloured(printable(diagnostic.render())))
+
+
+def _coloured(text: str) -> str:
+    head, colon, rest = text.partition(": ")
+    return f"\033[1;31m{head}{colon}\033[0m{rest}" if sys.stderr.isatty() else text
+
+
+def printable(text: str) -> str:
+    """Names come from model files: what would steer the terminal is shown as an escape."""
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return value
+
+
+def table(*columns: str, title: str = "", right: Sequence[int] = ()) -> Any:
+    """A plain table; the columns numbered in `right` are aligned to the right."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for number, name in enumerate(columns):
+        justify: Any = "right" if number in right else "left"
+        made.add_column(name, justify=justify, overflow="fold")
+    return made

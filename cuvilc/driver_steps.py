@@ -1,0 +1,223 @@
+"""What the driver does between the phases: dumps, verification, reproducers, summaries, vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuvilc.diagnostics import (
+    CuvilError,
+    Diagnostic,
+    define,
+    fail,
+    internal_error,
+    write_report,
+)
+
+AUTO_VECTORS = -1  # cuvilc.vectors.AUTO, which must not be imported just to show help
+
+BROKEN_PASS = define(
+    "CUV302",
+    "a pass broke the program",
+    """\
+This is a fault of cuvilc, not of the model: after a pass the verifier rejected the program. The program
+as it was before the pass was written beside the package as a reproducer.
+
+Next step: report it with the reproducer file.
+""",
+    exit_code=3,
+)
+
+
+@dataclass
+class Dumps:
+    """Writes the program after each pass to a folder, and keeps the texts that `--dump-after` names."""
+
+    folder: Path | None
+    wanted: Sequence[str]
+    texts: dict[str, str]
+    taken: Counter[str] = field(default_factory=Counter)
+
+    def check(self) -> None:
+        """Every wanted pass exists, and the folder can be made."""
+        from cuvilc.driver import UNKNOWN_NAME  # noqa: PLC0415
+
+        if self.wanted:
+            from cuvilc.dialect.passes import PIPELINE  # noqa: PLC0415
+
+            known = list(dict.fromkeys(["import", *(p.NAME for p in PIPELINE)]))
+            for name in self.wanted:
+                if name not in known:
+                    passes = f"passes: {', '.join(known)}"
+                    raise fail(UNKNOWN_NAME, f"`{name}` is not a pass", help=passes)
+        if self.folder is not None:
+            from cuvilc.package.destination import os_errors  # noqa: PLC0415
+
+            with os_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, name: str, program: Any) -> None:
+        """The program after `name`: NN-name.mlir in the folder, and among the texts if wanted."""
+        number = self.taken.total()
+        self.taken[name] += 1
+        if self.folder is not None:
+            from cuvilc.package.destination import os_errors  # noqa: PLC0415
+
+            path = self.folder / f"{number:02}-{name}.mlir"
+            with os_errors(path):
+                path.write_text(program.text(), "utf-8")
+        if name in self.wanted:
+            again = f" ({self.taken[name]})" if self.taken[name] > 1 else ""
+            self.texts[f"after {name}{again}"] = program.text()
+
+
+class Checkpoint:
+    """The program as it is now, as a copy that costs little and prints only when it is needed."""
+
+    def __init__(self, program: Any) -> None:
+        with program:
+            self._module = program.module.operation.clone()
+
+    def text(self) -> str:
+        return str(self._module)
+
+
+def verify(program: Any, after: str, before: Checkpoint | None, output: Path, model: Path) -> None:
+    """Every verifier accepts the program. CUV302 with a reproducer beside `output` otherwise."""
+    from cuvilc._mlir import ir  # noqa: PLC0415
+
+    try:
+        program.verify()
+    except ir.MLIRError as error:
+        reproducer = write_reproducer(output, (before or program).text())
+        raise CuvilError(
+            Diagnostic(
+                BROKEN_PASS, f"the program is not valid after `{after}`", place=str(model),
+                evidence="\n".join(str(error).splitlines()[:6]),
+                notes=[f"reproducer: {reproducer}"],
+            )
+        ) from error  # fmt: skip
+
+
+def write_reproducer(output: Path, text: str) -> Path:
+    return write_report(output.with_name(output.stem + ".reproducer.mlir"), text)
+
+
+def broken(error: Exception, output: Path, phase: str, program: Any, model: Path) -> CuvilError:
+    """CUV900 for whatever a phase raised: traceback and reproducer are written beside the output."""
+    from cuvilc import __version__  # noqa: PLC0415
+
+    notes = []
+    if program is not None:
+        try:
+            notes = [f"reproducer: {write_reproducer(output, program.text())}"]
+        except Exception as second:  # the program itself may be what is broken
+            notes = [f"no reproducer: {type(second).__name__}: {second}"]
+    report = output.with_name(output.stem + ".crash.txt")
+    facts = {"phase": phase or "start", "model": str(model), "cuvilc": __version__}
+    return internal_error(error, report, facts, notes)
+
+
+def vectors(program: Any, wanted: int) -> tuple[Any, str]:
+    """Test vectors of the program, and a note that says why there are none."""
+    from cuvilc import vectors as rules  # noqa: PLC0415
+
+    if wanted == AUTO_VECTORS:
+        work = rules.cost(program)
+        if work > rules.AUTO_LIMIT:
+            return None, (
+                f"no test vectors: the interpreter would need {work / 1e9:.1f} GFLOP for one "
+                f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one all the same"
+            )
+        wanted = 1
+    try:
+        return rules.reference_vectors(program, wanted), ""
+    except ValueError as error:
+        return None, f"no test vectors: random inputs do not fit this model: {error}"
+
+
+def summary(program: Any) -> dict[str, Any]:
+    """What the graph level tells: operations by name, weights, symbols with their ranges."""
+    from cuvilc.dialect import ir  # noqa: PLC0415
+
+    with program:
+        block = ir.body(program.function("main"))
+        names = [o.name for o in ir.walk(block) if o.name.startswith("ai.")]
+    found = Counter(n for n in names if n not in ("ai.constant", "ai.full", "ai.yield"))
+    arrays = program.weights.values()
+    return {
+        "model": program.name,
+        "operations": dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))),
+        "symbols": [{"name": n, "lo": lo, "hi": hi} for n, (lo, hi) in program.ranges.items()],
+        "weights": {"count": len(program.weights), "bytes": sum(int(a.nbytes) for a in arrays)},
+        **_ports(program),
+    }
+
+
+def _ports(program: Any) -> dict[str, Any]:
+    from cuvilc.dialect import ir  # noqa: PLC0415
+
+    with program:
+        main = program.function("main")
+        names, block = ir.attrs(main), ir.body(main)
+        values = {"inputs": block.arguments, "outputs": ir.terminator(block).operands}
+        return {
+            role: [
+                {"name": n, "dtype": t.dtype, "dims": [_plain(d) for d in t.shape]}
+                for n, t in zip(
+                    names[f"{role[:-1]}_names"], [ir.type_of(v) for v in each], strict=True
+                )
+            ]
+            for role, each in values.items()
+        }
+
+
+def lowered_summary(program: Any) -> dict[str, Any]:
+    """What the launch level tells: kernels, launches, the arena."""
+    from cuvilc.dialect import ir  # noqa: PLC0415
+
+    with program:
+        main = program.function("main")
+        launches = [o for o in ir.walk(ir.body(main)) if o.name.endswith(".launch")]
+        calls = Counter(ir.attrs(o)["kernel"] for o in launches)
+        layers: dict[str, list[str]] = {}
+        for o in launches:
+            layers.setdefault(ir.attrs(o)["kernel"], []).append(ir.source_name(o))
+        arena = ir.attrs(main).get("arena_bytes", 0)
+    return {
+        "kernels": [
+            {"name": n, "calls": c, "layers": [x for x in dict.fromkeys(layers[n]) if x]}
+            for n, c in calls.items()
+        ],
+        "arena_bytes": _plain(arena),
+    }
+
+
+def _plain(dim: Any) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def metadata(program: Any, passes: Sequence[str], version: str) -> dict[str, Any]:
+    """The parts of the metadata that the target does not know."""
+    from cuvilc.dialect.passes import PIPELINE  # noqa: PLC0415
+
+    source = program.source
+    opset = source.get("opset")
+    versions = {p.NAME: p.VERSION for p in PIPELINE}
+    if isinstance(opset, int):
+        opset = {"": opset}
+    return {
+        "model": {
+            "name": program.name,
+            "source_format": source.get("format", ""),
+            "source_sha256": source.get("sha256", ""),
+            **({"opset": opset} if isinstance(opset, dict) else {}),
+        },
+        "compiler": {
+            "version": version,
+            "passes": [{"name": n, "version": versions[n]} for n in passes],
+        },
+    }

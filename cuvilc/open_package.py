@@ -1,0 +1,53 @@
+"""Open a package of any target as something that runs: machine code by `cuvil`, else the interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cuvilc.artifact import LIBRARY_FILE, PROGRAM_FILE
+from cuvilc.codes_runtime import EXTRA_MISSING
+from cuvilc.diagnostics import CuvilError, Diagnostic, fail
+
+
+def open_package(path: Path, threads: int | None = None, level: str | None = None) -> Any:
+    """An object with `inputs`, `outputs`, `metadata`, `run(feeds)`, `trace(feeds)` and `close()`.
+
+    What goes wrong, here or in a later run, is a CuvilError of cuvilc's.
+    """
+    if (path / PROGRAM_FILE).is_file() and not (path / LIBRARY_FILE).exists():
+        from cuvilc.targets.null_model import InterpretedModel  # noqa: PLC0415
+
+        return InterpretedModel.open(path)
+    try:
+        import cuvil  # noqa: PLC0415
+    except ImportError as error:
+        message = "the runtime `cuvil`, which runs packages, is not installed"
+        raise fail(EXTRA_MISSING, message, help="pip install cuvil") from error
+    return Guarded(path, threads, level, cuvil)
+
+
+class Guarded:
+    """A cuvil.Model whose errors are diagnostics of the compiler's, so that one place renders them."""
+
+    def __init__(self, path: Path, threads: int | None, level: str | None, cuvil: Any) -> None:
+        self._error = cuvil.CuvilError
+        self.model: Any = None
+        self.model = self._guard(lambda: cuvil.load(path, threads=threads, level=level))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.model, name)
+        if not callable(found):
+            return found
+        return lambda *args, **more: self._guard(lambda: found(*args, **more))
+
+    def _guard(self, call: Any) -> Any:
+        try:
+            return call()
+        except self._error as error:
+            raise as_diagnostic(error) from error
+
+
+def as_diagnostic(error: Any) -> CuvilError:
+    """A cuvil.CuvilError as cuvilc's: same code, message, place and help."""
+    return CuvilError(Diagnostic(error.code, error.message, place=error.place, help=error.help))

@@ -1,0 +1,257 @@
+"""Check a package: its files, its bundled test vectors, and on request another runtime as oracle.
+
+Prints nothing; `verify_package` and `verify_against` return their comparisons as Checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuvilc.artifact import Package, read_package
+from cuvilc.codes_runtime import EXTRA_MISSING, ORACLE_FAILED, WRONG_RESULTS
+from cuvilc.diagnostics import CuvilError, Diagnostic, fail
+from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.open_package import open_package
+from cuvilc.vectors import random_array, sizes_within, tolerance_of
+
+THREADS = (1, 2)
+ORACLE_CASES = 3
+_INTEGER_LIMITS = (8, 2, 1)
+CANNOT_RUN_HERE = "CUV603"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One output of one case compared with its reference.
+
+    `error`: largest difference relative to the output's scale; `limit`: the tolerance in the same
+    unit; `problem`: what differs when it is not merely the error.
+    """
+
+    case: str
+    output: str
+    level: str
+    threads: int
+    error: float
+    limit: float
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem and self.error <= self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        error = self.error if np.isfinite(self.error) else None
+        return {**asdict(self), "error": error, "ok": self.ok}
+
+
+@dataclass
+class Verified:
+    """`skipped`: CPU levels that this machine cannot run. `notes`: what was not checked, and why."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def verify_package(path: Path) -> Verified:
+    """Files against their SHA-256, metadata against the schema, every level against the vectors.
+
+    Raises CUV520 to CUV523 for files and metadata; compares, without judging, the results.
+    """
+    from cuvilc.package.vectors import read_vectors  # noqa: PLC0415
+
+    package = read_package(path, check=True)
+    result = Verified({n: i["sha256"] for n, i in package.metadata["files"].items()})
+    vectors = read_vectors(package)
+    if vectors is None or not vectors.cases:
+        result.notes.append(
+            "no test vectors in this package, so only its files were checked; "
+            "`cuvilc build MODEL --vectors 1` bundles some, `--against MODEL.onnx` does without"
+        )
+        return result
+    inputs = [p["name"] for p in package.metadata["inputs"]]
+    for level, threads, model in _models(package, result):
+        for number, case in enumerate(vectors.cases):
+            found = model.run(dict(zip(inputs, case.inputs, strict=True)))
+            wanted = dict(zip(found, case.outputs, strict=True))
+            result.checks += _compare(
+                found, wanted, f"vector {number}", level, threads, vectors.tolerance
+            )
+    return result
+
+
+def _models(package: Package, result: Verified) -> Iterator[tuple[str, int, Any]]:
+    """The package loaded for each CPU level that runs here, at each number of threads."""
+    for level in package.metadata["target"]["levels"]:
+        for threads in THREADS:
+            try:
+                model = open_package(package.path, threads=threads, level=level["name"])
+            except CuvilError as error:
+                if [d.code for d in error.diagnostics] != [CANNOT_RUN_HERE]:
+                    raise
+                result.skipped.append(level["name"])
+                break
+            try:
+                if model.threads in (None, threads):  # the interpreter has one thread, always
+                    yield level["name"], threads, model
+            finally:
+                model.close()
+    if len(result.skipped) == len(package.metadata["target"]["levels"]):
+        result.notes.append("this machine runs none of the package's CPU levels")
+
+
+def require(checks: Sequence[Check], place: str) -> None:
+    """Every check is within tolerance; CUV622 with the worst ones otherwise."""
+    wrong = sorted((c for c in checks if not c.ok), key=lambda c: -c.error)
+    if not wrong:
+        return
+    lines = [
+        f"{c.case}, output `{c.output}`, {c.level}, {c.threads} threads: "
+        + (c.problem or f"error {c.error:.3g} of the scale, allowed {c.limit:.3g}")
+        for c in wrong[:5]
+    ]
+    more = [f"{len(wrong) - 5} more comparisons fail"] if len(wrong) > 5 else []
+    message = f"{len(wrong)} of {len(checks)} comparisons are out of tolerance"
+    raise CuvilError(Diagnostic(WRONG_RESULTS, message, place, "\n".join(lines), more))
+
+
+def _compare(
+    found: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    case: str,
+    level: str,
+    threads: int,
+    tolerance: Mapping[str, float],
+) -> Iterator[Check]:
+    for name, array in found.items():
+        error, limit, problem = difference(array, wanted[name], tolerance)
+        yield Check(case, name, level, threads, error, limit, problem)
+
+
+def difference(
+    found: np.ndarray, wanted: np.ndarray, tolerance: Mapping[str, float]
+) -> tuple[float, float, str]:
+    """(largest error, limit), both relative to the scale of `wanted`, and what else differs.
+
+    Integers must be equal, but 8-bit ones, which quantised models round to, may be one step off.
+    """
+    if found.shape != wanted.shape:
+        return np.inf, 0.0, f"shape {list(found.shape)}, not {list(wanted.shape)}"
+    if found.dtype.kind in "iub":
+        steps = 1 if found.dtype.itemsize == 1 and found.dtype.kind != "b" else 0
+        off = np.abs(found.astype(np.int64) - wanted.astype(np.int64))
+        return float(off.max(initial=0)), float(steps), ""
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    special = ~(np.isfinite(a) & np.isfinite(b))
+    if not np.array_equal(a[special], b[special], equal_nan=True):
+        return np.inf, 0.0, "NaN or infinities in other places"
+    scale = np.abs(np.where(special, 0, b)).max(initial=0)
+    error = np.abs(np.where(special, 0, a) - np.where(special, 0, b)).max(initial=0)
+    unit = max(scale, 1e-30)
+    return float(error / unit), float(tolerance["rtol"] + tolerance["atol"] / unit), ""
+
+
+def verify_against(path: Path, oracle: Path, dims: Mapping[str, int]) -> Verified:
+    """Compare with onnxruntime on random inputs, at several sizes of every symbol.
+
+    `dims` fixes sizes. Raises CUV623 without onnxruntime, CUV625 when it refuses.
+    """
+    package = read_package(path)
+    result = Verified()
+    session = _session(oracle)
+    fixed = dict(dims)
+    for number in range(ORACLE_CASES):
+        sizes = case_sizes(package.metadata, number) | fixed
+        feeds, wanted = _oracle_case(package, session, sizes, number, oracle)
+        label = ", ".join(f"{n}={s}" for n, s in sizes.items()) or f"random {number}"
+        for level, threads, model in _models(package, Verified()):
+            found = model.run(feeds)
+            dtypes = {p["dtype"] for p in package.metadata["outputs"]}
+            info = package.metadata.get("vectors")
+            tolerance: Any = info["tolerance"] if info else tolerance_of(dtypes)
+            result.checks += _compare(found, wanted, label, level, threads, tolerance)
+    return result
+
+
+def case_sizes(metadata: Any, number: int) -> dict[str, int]:
+    """Sizes of case `number`: first the smallest, then others within the range."""
+    ranges = {s["name"]: (s["lo"], s["hi"]) for s in metadata["symbols"]}
+    if number == 0:
+        return {name: max(lo, 1) for name, (lo, _) in sorted(ranges.items())}
+    return sizes_within(ranges, number)
+
+
+def random_inputs(
+    metadata: Any, sizes: Mapping[str, int], seed: int, below: int = 8
+) -> dict[str, np.ndarray]:
+    """Random arrays of the shapes that the inputs have at these sizes."""
+    rng = np.random.default_rng([1, seed])
+    return {
+        p["name"]: random_array(p["dtype"], port_shape(p, sizes), rng, below)
+        for p in metadata["inputs"]
+    }
+
+
+def port_shape(port: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(parse(str(d)), sizes) for d in port["dims"])
+
+
+def _session(path: Path) -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
+    except ImportError as error:
+        raise fail(
+            EXTRA_MISSING,
+            "onnxruntime is not installed, and --against needs it as the oracle",
+            help="pip install onnxruntime",
+        ) from error
+    if not path.is_file():
+        raise fail(ORACLE_FAILED, "there is no such model file", place=str(path))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has many exception classes of its own
+        raise _refused("onnxruntime refuses the model", path, error) from error
+
+
+def _oracle_case(
+    package: Package, session: Any, sizes: Mapping[str, int], number: int, path: Path
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Random inputs that the oracle accepts, and its outputs under the package's names."""
+    ours = [p["name"] for p in package.metadata["inputs"]]
+    theirs = [i.name for i in session.get_inputs()]
+    if not set(ours) <= set(theirs):
+        raise fail(
+            ORACLE_FAILED, "the package has other inputs than the model", place=str(path),
+            evidence=f"package: {', '.join(ours)}\nmodel:   {', '.join(theirs)}",
+        )  # fmt: skip
+    names = [p["name"] for p in package.metadata["outputs"]]
+    problem: Exception | None = None
+    for below in _INTEGER_LIMITS:
+        feeds = random_inputs(package.metadata, sizes, number, below)
+        try:
+            values = session.run(None, feeds)
+        except Exception as error:  # as above; perhaps an index beyond a small table
+            problem = problem or error
+            continue
+        given = [o.name for o in session.get_outputs()]
+        by_name = dict(zip(given, values, strict=True))
+        if set(names) <= set(given):
+            return feeds, {n: by_name[n] for n in names}
+        raise fail(ORACLE_FAILED, "the package has other outputs than the model", place=str(path))
+    assert problem is not None
+    raise _refused("onnxruntime refuses the random inputs", path, problem) from problem
+
+
+def _refused(message: str, path: Path, error: Exception) -> CuvilError:
+    lines = "\n".join(str(error).splitlines()[:4])
+    return fail(ORACLE_FAILED, message, place=str(path), evidence=lines)
