@@ -24,6 +24,7 @@ from cuvilc.dialect import ir  # noqa: E402
 from cuvilc.dialect.dims import evaluate  # noqa: E402
 from cuvilc.dialect.types import TensorType  # noqa: E402
 from cuvilc.targets.chip import Chip  # noqa: E402
+from cuvilc.targets.schedules import conv as conv_schedule  # noqa: E402
 from cuvilc.targets.schedules import gemm  # noqa: E402
 
 _PEAK = r"""
@@ -89,6 +90,35 @@ CASES: dict[str, Callable[[], Any]] = {
     for m, k, n in (
         (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 384, 1536), (49, 512, 2048),
         (128, 1024, 1024), (12544, 64, 256), (3136, 256, 64), (7, 768, 768), (1, 768, 3072), (1, 2048, 1000),
+    )
+}  # fmt: skip
+
+
+def conv(c: int, size: int, o: int, kernel: int, stride: int = 1, batch: int = 1) -> Any:
+    pads = (kernel // 2,) * 2
+    types = [
+        TensorType((batch, c, size, size), layout="" if c < 16 else "NCHW16c"),
+        TensorType((o, c, kernel, kernel), layout="pack0_32"),
+        TensorType((o,)),
+    ]
+
+    def body(x: Any, w: Any, bias: Any) -> Any:
+        value = ir.build(
+            "ai.conv", x, w, bias, strides=(stride, stride), pads_begin=pads, pads_end=pads,
+            dilations=(1, 1), out_layout="NCHW16c",
+        )  # fmt: skip
+        return ir.build("ai.relu", value)
+
+    return program_of(types, body), conv_schedule.schedule
+
+
+CASES |= {
+    f"conv {k}x{k}/{s} {c}->{o} @{size}": lambda c=c, size=size, o=o, k=k, s=s: conv(c, size, o, k, s)
+    for c, size, o, k, s in (
+        (3, 224, 64, 7, 2), (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 14, 256, 3, 1),
+        (512, 7, 512, 3, 1), (64, 56, 128, 3, 2), (256, 14, 512, 3, 2), (64, 56, 256, 1, 1),
+        (256, 56, 64, 1, 1), (512, 7, 2048, 1, 1), (2048, 7, 512, 1, 1), (256, 56, 512, 1, 2),
+        (24, 75, 40, 3, 1),
     )
 }  # fmt: skip
 

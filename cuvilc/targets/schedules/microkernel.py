@@ -61,6 +61,22 @@ def powers_of_two(total: int) -> list[tuple[int, int]]:
         at += width
     return pieces
 
+_OPAQUE = """
+define linkonce_odr hidden i64 @cuvil_opaque(i64 %x) alwaysinline nounwind readnone {
+  %r = call i64 asm "", "=r,0"(i64 %x)
+  ret i64 %r
+}
+"""
+
+
+def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
+    """The same index, of which LLVM knows nothing: it then neither unrolls a loop nor shares loads by it.
+
+    Shared loads stay in registers, and the sums are spilled for them.
+    """
+    b.llvm("cuvil_opaque", _OPAQUE)
+    return b.let(tirx.call_extern("int64", "cuvil_opaque", _i64(value)))
+
 
 class RegisterTile:
     """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
