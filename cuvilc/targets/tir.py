@@ -9,6 +9,8 @@ costs 4 ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.m
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +72,7 @@ class KernelBuilder:
         self._llvm: list[str] = [_ARGUMENT]
         self._count = 0
         self._analyzer = Analyzer()
+        self._zeros: dict[Dim, PrimExpr] = {}
         self._lane: tuple[PrimExpr, int] = (const(0), 1)  # index and extent of the open vectorised loop
         self._lane_vars: set[str] | None = None  # variables made inside the open vectorised loop
         self._cells: dict[int, PrimExpr] = {}  # what `let` returned, by identity
@@ -81,7 +84,7 @@ class KernelBuilder:
         self._scalar_buffer = tirx.decl_buffer((1 << 16,), "int64", name="scalars_")
         self.begin, self.end = var("begin"), var("end")
         self._scratch = tvm.ir.Var("scratch", PointerType(PrimType("uint8")))
-        self._fault = tirx.decl_buffer((1,), "int32", name="fault", scope="local")
+        self._fault = tirx.decl_buffer((1,), "int32", name="fault")
 
     # ---- what a kernel works on
 
@@ -199,7 +202,7 @@ class KernelBuilder:
             dtype = str(value.ty.dtype)
             cell = self._cell(dtype, "v", self._blocks[-2])
             self._put(cell, value)
-        self._put(cell, otherwise(dtype) if callable(otherwise) else otherwise)
+        self._put(cell, otherwise if isinstance(otherwise, tvm.ir.Expr) else otherwise(dtype))
         self.emit(tirx.IfThenElse(condition, _sequence(statements), None))
         return self._get(cell, dtype)
 
@@ -218,7 +221,7 @@ class KernelBuilder:
 
     def _get(self, cell: Buffer, dtype: str) -> PrimExpr:
         loaded = tirx.BufferLoad(cell, [self._lane[0]])
-        return loaded != const(0, "int8") if dtype == "bool" else loaded
+        return tirx.NE(loaded, const(0, "int8")) if dtype == "bool" else loaded
 
     def scope(self) -> int:
         """Identifies the innermost open block: values named in it are visible there."""
@@ -258,6 +261,15 @@ class KernelBuilder:
     def bind(self, variable: PrimExpr, extent: Any) -> None:
         """Let simplification know that the variable is in [0, extent)."""
         self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(const(0), _index(extent)))
+
+    def zero(self, extent: Dim) -> PrimExpr:
+        """An index that is 0, of which simplification knows only that it is in [0, extent)."""
+        found = self._zeros.get(extent)
+        if found is None:
+            found = self._zeros[extent] = var(f"zero{self._next()}")
+            self.bind(found, self.scalar(extent))
+            self._head.append(tirx.Bind(found, const(0)))
+        return found
 
     def note_span(self, index: Any, dim: Dim) -> None:
         """The index runs over [0, dim): an operand of that size does not broadcast along it."""
@@ -303,18 +315,31 @@ class KernelBuilder:
         """The function. Call once, when all statements are there."""
         (statements,) = self._blocks
         head = [tirx.DeclBuffer(self._scalar_buffer, data=self._scalar_argument), *self._head]
-        result: PrimExpr = const(0, "int32")
+        params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
+        symbol = self.name
         if self.can_fault:
-            head += [tirx.AllocBuffer(self._fault), tirx.BufferStore(self._fault, const(0, "int32"), [const(0)])]
-            result = tirx.BufferLoad(self._fault, [const(0)])
-        body = _sequence([*head, *statements, tirx.Return(result)])
+            # TVM's functions return 0 only: `lower` puts a wrapper around this one that returns the code.
+            pointer = tvm.ir.Var("fault_pointer", PointerType(PrimType("int32")))
+            params.append(pointer)
+            head.append(tirx.DeclBuffer(self._fault, data=pointer))
+            symbol += _BODY
+        body = _sequence([*head, *statements, tirx.Return(const(0, "int32"))])
         for text in self._llvm:
             body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
-        params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
         function = tirx.PrimFunc(params, body, PrimType("int32"))
-        return function.with_attr("global_symbol", self.name).with_attr("tirx.noalias", not self.in_place)
+        return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", not self.in_place)
 
 
+_BODY = "_body"  # ends the symbol of a function that takes a sixth argument, where it records a fault
+_WRAPPER = """
+define i32 @{name}(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch) {{
+  %fault = alloca i32, align 4
+  store i32 0, ptr %fault
+  %r = call i32 @{name}_body(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch, ptr %fault)
+  %code = load i32, ptr %fault
+  ret i32 %code
+}}
+"""
 _OFFSET = """
 define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline nounwind readnone {
   %p = getelementptr i8, ptr %base, i64 %bytes
@@ -343,6 +368,7 @@ _LOWERING = tvm.ir.transform.Sequential(
     ]
 )
 _build_llvm = tvm.get_global_func("target.build.llvm")
+_load_llvm = tvm.get_global_func("ffi.Module.load_from_file.ll")
 _build_llvm.release_gil = True  # so that worker threads generate code side by side
 
 
@@ -358,15 +384,30 @@ def compile_object(function: tirx.PrimFunc, target: tvm.target.Target, path: str
 
 def lower(function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: str | None = None) -> str:
     """The kernel as text of `form` "tir", "ll" or "asm"; "o" writes an object file to `path`."""
-    module = tvm.IRModule({str(function.attrs["global_symbol"]): function})
+    symbol = str(function.attrs["global_symbol"])
+    module = tvm.IRModule({symbol: function})
     module = _LOWERING(_T.BindTarget(target.with_host(target))(module))
     if form == "tir":
         return str(module.script())
     library = _build_llvm(module, target)
+    if symbol.endswith(_BODY) and len(function.params) == 6:
+        library = _wrapped(library, symbol.removesuffix(_BODY))
     if form == "o":
         library.write_to_file(path, "o")
         return ""
     return str(library.inspect_source(form))
+
+
+def _wrapped(library: Any, name: str) -> Any:
+    """The module with `name` instead of its body: a function that returns what the body stored."""
+    text = re.sub(
+        rf"^define dllexport (?:noundef )?i32 @{name}{_BODY}\(", f"define internal i32 @{name}{_BODY}(",
+        library.inspect_source("ll"), flags=re.MULTILINE,
+    )  # fmt: skip
+    with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
+        file.write(text + _WRAPPER.format(name=name))
+        file.flush()
+        return _load_llvm(file.name, "ll")
 
 
 __all__ = ["Buffer", "CannotVectorize", "KernelBuilder", "PrimExpr", "compile_object", "const", "is_static", "llvm_target", "lower", "var"]
