@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
-from tvm.sym import detect_linear_equation
+from tvm.ir import Expr, Var
+from tvm.sym import detect_linear_equation  # type: ignore[import-untyped]
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv, mod
@@ -25,12 +25,16 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, var
 
 @dataclass(frozen=True)
 class Digit:
-    """One loop: (start + i) · factor of the index of `axis`, for i in [0, extent)."""
+    """One loop: (start + i) · factor of the index of `axis`, for i in [0, extent).
+
+    A digit that was merged away has extent 1, and its old one as `span`: what holds for i in [0, span) holds.
+    """
 
     axis: int
     extent: Dim
     factor: int = 1
     start: Dim = 0
+    span: Dim = 1
 
 
 @dataclass
@@ -131,7 +135,7 @@ class _Probe(KernelBuilder):
         value = inside()
         through, direct = self._depends(value)
         for other in (condition, otherwise):
-            if not callable(other):
+            if isinstance(other, Expr):
                 more = self._depends(other)
                 through, direct = through | more[0], direct | more[1]
         return self._opaque(str(value.ty.dtype), through, direct)
@@ -213,6 +217,8 @@ def logical_index(emitter: Emitter, digits: Sequence[Digit], values: Sequence[An
     b = emitter.builder
     index: list[Any] = [0] * len(shape)
     for digit, value in zip(digits, values, strict=True):
+        if digit.span != 1:
+            value = b.zero(digit.span)
         part = value if _is_zero(digit.start) else value + b.scalar(digit.start)
         part = part if digit.factor == 1 else part * digit.factor
         index[digit.axis] = part if _is_zero(index[digit.axis]) else index[digit.axis] + part
@@ -248,14 +254,41 @@ def split(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
     return digits, report
 
 
-def merge(digits: list[Digit], report: Report) -> tuple[list[Digit], Report]:
+def merged(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
+    """The digits with as many neighbours merged as every access allows, and how those look."""
+    report = probe(region, digits)
+    closed: set[int] = set()
+    while True:
+        made = _merge(digits, report, closed)
+        seen = probe(region, made)
+        # A division by the extent, simplified away before, comes back where a digit outgrows its axis.
+        grown = {
+            n for old, new in zip(report.accesses, seen.accesses, strict=True)
+            for n, step in enumerate(new.steps)
+            if made[n] != digits[n] and step is None and old.steps[n] is not None
+        }  # fmt: skip
+        if not grown:
+            return made, seen
+        closed |= grown
+
+
+def _merge(digits: list[Digit], report: Report, closed: set[int]) -> list[Digit]:
     """Merge neighbours that every access sees as one axis; the outer one stays with extent 1."""
-    steps = [list(a.steps) for a in report.accesses]
     made = list(digits)
     inner = len(digits) - 1
     for n in range(len(digits) - 2, -1, -1):
         if made[n].extent == 1:
             continue
-        fits = n not in report.used and inner not in report.used
-        if made[inner].extent == 1 or fits and all(_continues(s, n, inner, made[inner].extent) for s in steps):
-            made[inner], made[n] = ( ... )
+        extent = made[inner].extent
+        fits = not ({n, inner} & report.used) and inner not in closed
+        fits = fits and all(_continues(a.steps[n], a.steps[inner], extent) for a in report.accesses)
+        if extent != 1 and fits:
+            made[inner] = replace(made[inner], extent=extent * made[n].extent)
+            made[n] = replace(made[n], extent=1, span=made[n].extent)
+        else:
+            inner = n
+    return made
+
+
+def _continues(outer: Dim | None, inner: Dim | None, extent: Dim) -> bool:
+    return outer is not None and inner is not None and outer == inner * extent

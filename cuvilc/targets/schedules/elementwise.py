@@ -1,0 +1,293 @@
+"""Regions whose every result element follows from the operands' elements, in one pass over memory.
+
+The loops are the digits that elementwise_access finds: as few as the accesses allow, the innermost vectorised.
+Where conditions (of concat, pad, slices) depend on a digit, its range is cut at their limits: for an outer digit
+into pieces with tasks of their own, for the innermost into consecutive loops. A task is about 16 KiB of output.
+A result whose innermost axis is strided in an operand goes through tiles (transpose.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
+from cuvilc.dialect.types import item_bytes
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.schedules import transpose
+from cuvilc.targets.schedules.elementwise_access import (
+    Digit,
+    Report,
+    logical_index,
+    merged,
+    split,
+    store_all,
+)
+from cuvilc.targets.tir import CannotVectorize, const, tirx
+
+TASK_ELEMENTS = 4096
+_MOST_PIECES = 8
+
+
+@dataclass
+class Piece:
+    """A box of the iteration space: its digits (loops are those with an extent other than 1)."""
+
+    digits: list[Digit]
+    report: Report
+
+    @property
+    def loops(self) -> list[int]:
+        return [n for n, d in enumerate(self.digits) if d.extent != 1]
+
+    @property
+    def elements(self) -> Dim:
+        return product([d.extent for d in self.digits])
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """Loops over the results, which have one shape and layout."""
+    types = [ir.type_of(v) for v in region.results]
+    if len({(t.shape, t.layout) for t in types}) != 1:
+        raise Miss("results differ in shape or layout")
+    for operation in region.operations:
+        declared = ir.definition(operation)
+        if declared is None or declared.facet("element") is None:
+            raise Miss(f"{operation.name} has no element facet")
+    elements = product(types[0].physical_shape)
+    pieces = [] if isinstance(elements, int) and elements == 0 else _pieces(region)
+    for vector in (True, False):
+        emitter = Emitter(region, name)
+        try:
+            tasks = _emit(emitter, pieces, chip, vector)
+        except CannotVectorize:
+            continue
+        flops = elements * max(len(region.operations), 1)
+        return emitter.finish("elementwise", tasks, flops)
+    raise AssertionError("scalar loops always build")
+
+
+def _pieces(region: Region) -> list[Piece]:
+    digits, report = split(region, start_digits(region))
+    boxes = [digits]
+    outer = [n for n in report.limits if n != _last(digits) and digits[n].extent != 1]
+    if len(outer) == 1:
+        ranges = cuts(report.limits[outer[0]], digits[outer[0]])
+        if 1 < len(ranges) <= _MOST_PIECES:
+            boxes = [_narrowed(digits, outer[0], r) for r in ranges]
+    return [Piece(*merged(region, box)) for box in boxes]
+
+
+def start_digits(region: Region) -> list[Digit]:
+    """One digit an axis of the result; a blocked channel axis as block and lane, with the padding lanes."""
+    t = ir.type_of(region.results[0])
+    digits = [Digit(axis, d) for axis, d in enumerate(t.shape)]
+    if not t.layout:
+        return digits
+    block, blocks = t.physical_shape[-1], t.physical_shape[1]
+    whole = all(ir.type_of(v).layout == t.layout for v in region.arguments)
+    exact = t.shape[1] == blocks * block
+    if not (whole or exact):
+        return digits
+    return [digits[0], Digit(1, blocks, block), *digits[2:], Digit(1, block)]
+
+
+def _last(digits: Sequence[Digit]) -> int:
+    return max((n for n, d in enumerate(digits) if d.extent != 1), default=0)
+
+
+def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
+    """(start, extent) of the parts of the digit's range between the limits; the whole if order is unknown."""
+    whole = [(digit.start, digit.extent)]
+    if isinstance(digit.extent, int) and all(isinstance(v, int) for v in limits):
+        inside = sorted({v for v in limits if 0 < v < digit.extent})
+    else:
+        inside = [v for v in dict.fromkeys(limits) if v not in (0, digit.extent)]
+        inside = _ascending(inside)
+    edges = [0, *inside, digit.extent]
+    parts = [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return parts if digit.start == 0 else whole
+
+
+def _ascending(limits: list[Dim]) -> list[Dim]:
+    """Symbolic limits in order, if each minus the one before has no negative term; else none."""
+    if not limits:
+        return []
+    ordered = sorted(limits, key=lambda d: len(d.terms) if not isinstance(d, int) else 0)
+    for a, b in zip([0, *ordered], ordered, strict=False):
+        step = b - a
+        terms = [step] if isinstance(step, int) else [c for _, c in step.terms]
+        if any(c < 0 for c in terms):
+            return []
+    return ordered
+
+
+def _narrowed(digits: list[Digit], n: int, part: tuple[Dim, Dim]) -> list[Digit]:
+    made = list(digits)
+    made[n] = replace(made[n], start=part[0], extent=part[1])
+    return made
+
+
+def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Dim:
+    """All pieces, each when its tasks come; returns the number of tasks."""
+    b = emitter.builder
+    total: Dim = 0
+    counts = [_tasks(p) for p in pieces]
+    with b.tasks() as t:
+        for piece, count in zip(pieces, counts, strict=True):
+            first = b.scalar(total)
+            if len(pieces) == 1:
+                _emit_piece(emitter, piece, t, chip, vector)
+            else:
+                last = b.scalar(total + count)
+                with b.when(tirx.And(t >= const(0) + first, t < const(0) + last)):
+                    _emit_piece(emitter, piece, t - first, chip, vector)
+            total = total + count
+    return total
+
+
+def _rows_a_task(piece: Piece) -> tuple[Dim, Dim, int]:
+    """(rows, rows of a task, elements of a chunk of a row): one of the latter two is trivial (1, or 0)."""
+    loops = piece.loops
+    if not loops:
+        return 1, 1, 0
+    grain = max(TASK_ELEMENTS // max(1, piece.report.work // 8), 256)
+    inner = piece.digits[loops[-1]].extent
+    rows = product([piece.digits[n].extent for n in loops[:-1]])
+    if len(loops) == 1 or (isinstance(inner, int) and inner >= 2 * grain):
+        return rows, 1, grain
+    return rows, max(1, grain // max(inner, 1)) if isinstance(inner, int) else 1, 0
+
+
+def _tasks(piece: Piece) -> Dim:
+    if transpose.suits(piece):
+        return transpose.tasks(piece)
+    rows, together, chunk = _rows_a_task(piece)
+    if chunk:
+        return rows * ceildiv(piece.digits[piece.loops[-1]].extent, chunk)
+    return ceildiv(rows, together)
+
+
+def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool) -> None:
+    if transpose.suits(piece):
+        transpose.emit(emitter, piece, t, chip, vector)
+        return
+    b = emitter.builder
+    rows, together, chunk = _rows_a_task(piece)
+    if not piece.loops:
+        _store(emitter, piece, {})
+        return
+    extent = b.scalar(piece.digits[piece.loops[-1]].extent)
+    if chunk:
+        chunks = b.scalar(ceildiv(piece.digits[piece.loops[-1]].extent, chunk))
+        row, part = (0, t) if isinstance(rows, int) and rows == 1 else (emitter.k.floordiv(t, chunks), emitter.k.mod(t, chunks))
+        start = b.let(part * chunk)
+        length = b.let(tirx.min(const(0) + extent - start, const(chunk)))
+        if isinstance(extent, int) and extent % chunk == 0:
+            length = chunk
+        _emit_row(emitter, piece, row, start, length, chip, vector)
+        return
+    if together == 1:
+        _emit_row(emitter, piece, t, 0, extent, chip, vector)
+        return
+    count = b.scalar(rows)
+    with b.loop(b.let(tirx.min(const(0) + count - t * together, const(together)))) as r:
+        _emit_row(emitter, piece, t * together + r, 0, extent, chip, vector)
+
+
+def _emit_row(
+    emitter: Emitter, piece: Piece, row: Any, start: Any, length: Any, chip: Chip, vector: bool
+) -> None:
+    """The innermost loop: from `start`, `length` elements of row number `row`."""
+    values = outer_values(emitter, piece.digits, piece.loops[:-1], row)
+    inner = piece.loops[-1]
+    parts = [(start, length)]
+    limits = piece.report.limits.get(inner)
+    if limits and isinstance(start, int):
+        found = cuts(limits, piece.digits[inner])
+        if len(found) <= 2 * _MOST_PIECES:
+            scalar = emitter.builder.scalar
+            parts = [(scalar(a), scalar(n)) for a, n in found]
+
+    def element(i: Any) -> None:
+        _store(emitter, piece, {**values, inner: i})
+
+    width = vector_width(emitter.region, chip) if vector else 1
+    unroll = 4 if piece.report.work < 8 else 2 if piece.report.work < 24 else 1
+    for first, extent in parts:
+        sweep(emitter, first, extent, width, unroll, element)
+
+
+def outer_values(emitter: Emitter, digits: list[Digit], loops: Sequence[int], row: Any) -> dict[int, Any]:
+    """Values of the outer loops' digits from their row-major number."""
+    b, k = emitter.builder, emitter.k
+    values: dict[int, Any] = {}
+    for place, n in enumerate(reversed(loops)):
+        extent = b.scalar(digits[n].extent)
+        if place == len(loops) - 1:
+            values[n] = row
+        else:
+            values[n] = b.let(k.mod(row, extent))
+            row = b.let(k.floordiv(row, extent))
+    return values
+
+
+def vector_width(region: Region, chip: Chip) -> int:
+    """Elements of a vector: as many as fill a register with the narrowest buffer, at most 4 registers' worth."""
+    sizes = [item_bytes(t.dtype) for t in region.types()]
+    widest, narrowest = max(sizes, default=4), min(sizes, default=4)
+    return max(1, min(chip.lanes * 4 // narrowest, chip.lanes * 16 // max(widest, 4), 4 * chip.lanes))
+
+
+def sweep(
+    emitter: Emitter, start: Any, extent: Any, width: int, unroll: int, element: Callable[[Any], None]
+) -> None:
+    """element(i) for i from start, `extent` of them: unrolled vectors, vectors, then the rest."""
+    b = emitter.builder
+    if width == 1:
+        with b.loop(extent) as i:
+            element(_plus(start, i))
+        return
+    if isinstance(extent, int):
+        _static_sweep(b, start, extent, width, unroll, element)
+        return
+    done: Any = 0
+    if unroll > 1:
+        count = b.let(tirx.floordiv(extent, const(width * unroll)))
+        with b.loop(count) as i, b.loop(unroll, "unrolled") as u, b.loop(width, "vectorized") as lane:
+            element(_plus(start, (i * unroll + u) * width + lane))
+        done = b.let(count * (width * unroll))
+    count = b.let(tirx.floordiv(extent - done, const(width)))
+    with b.loop(count) as i, b.loop(width, "vectorized") as lane:
+        element(_plus(start, done + i * width + lane))
+    done = b.let(count * width + done)
+    with b.loop(b.let(extent - done)) as i:
+        element(_plus(start, done + i))
+
+
+def _static_sweep(b: Any, start: Any, extent: int, width: int, unroll: int, element: Any) -> None:
+    done = 0
+    while width * unroll > extent and unroll > 1:
+        unroll //= 2
+    count = extent // (width * unroll)
+    if count:
+        with b.loop(count) as i, b.loop(unroll, "unrolled") as u, b.loop(width, "vectorized") as lane:
+            element(_plus(start, (i * unroll + u) * width + lane))
+        done = count * width * unroll
+    while done < extent:
+        while width > extent - done:
+            width //= 2
+        with b.loop(width, "vectorized" if width > 1 else "serial") as lane:
+            element(_plus(start, lane + done))
+        done += width
+
+
+def _plus(start: Any, i: Any) -> Any:
+    return i if isinstance(start, int) and start == 0 else i + start
+
+
+def _store(emitter: Emitter, piece: Piece, values: dict[int, Any]) -> None:
+    store_all(emitter, logical_index(emitter, piece.digits, [values.get(n, 0) for n in range(len(piece.digits))]))
