@@ -116,13 +116,11 @@ def _constant_key(node: Node) -> Any:
 
 def _sees(node: Node, earlier: Node) -> bool:
     """Whether `earlier`, before `node` in program order, is in a block around it."""
-    parent = node.parent
-    if parent is earlier.parent:
-        return earlier.op.block == node.op.block
-    while parent is not None:
-        parent = parent.parent
-        if parent is earlier.parent and earlier.parent is None:
+    current: Node | None = node
+    while current is not None:
+        if current.block == earlier.block:
             return True
+        current = current.parent
     return False
 
 

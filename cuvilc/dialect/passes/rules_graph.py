@@ -23,14 +23,15 @@ from cuvilc.dialect.types import TensorType
 class Node:
     """One operation: its name, operands and results as they are now."""
 
-    __slots__ = ("_attrs", "alive", "name", "op", "operands", "parent", "results")
+    __slots__ = ("_attrs", "alive", "block", "name", "op", "operands", "parent", "results")
 
-    def __init__(self, op: Operation, parent: Node | None) -> None:
+    def __init__(self, op: Operation, parent: Node | None, block: int) -> None:
         self.op = op
         self.name: str = op.name
         self.operands: list[Value] = list(op.operands)
         self.results: list[Value] = list(op.results)
         self.parent = parent  # the node whose region holds it
+        self.block = block  # number of its block; blocks do not compare in the bindings
         self.alive = True
         self._attrs: dict[str, Any] = {}
 
@@ -66,12 +67,14 @@ class Graph:
         self.producers: dict[Value, Node] = {}
         self.uses: dict[Value, list[Node]] = {}  # a node is listed once per operand
         self.here: Node | None = None
+        self.blocks = 0
         self.block = ir.body(program.function("main"))
         self._scan(self.block, None)
 
     def _scan(self, block: Any, parent: Node | None) -> None:
+        number, self.blocks = self.blocks, self.blocks + 1
         for op in ir.operations(block):
-            node = Node(op, parent)
+            node = Node(op, parent, number)
             self._enter(node)
             self.nodes.append(node)
             for region in op.regions:
@@ -142,7 +145,7 @@ class Graph:
 
     def _made(self, made: Any, here: Node) -> Any:
         first = made[0] if isinstance(made, tuple) else made
-        node = Node(ir.defining(first), here.parent)
+        node = Node(ir.defining(first), here.parent, here.block)
         self._enter(node)
         self.nodes.append(node)
         return made

@@ -29,6 +29,8 @@ class Match:
     graph: Graph
     binds: dict[str, Any] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    site: Any = None  # the block and its kernels so far, while fusing
+    refuse: Callable[[Node, str], None] = lambda node, why: None  # records a refusal
 
     def __getitem__(self, name: str) -> Any:
         return self.binds[name]
