@@ -1,5 +1,7 @@
 """`python -m cuvilc` is `cuvilc`."""
 
-from cuvilc.cli import entry
+import sys
 
-entry()
+from cuvilc.cli import main
+
+sys.exit(main())

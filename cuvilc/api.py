@@ -1,7 +1,8 @@
 """The compiler's Python API: what `cuvil.compile` and its kin import when they are first used.
 
 cuvil.compile("model.onnx")          a loaded model, built into a temporary package
-open_package("model.cuvil")          a package of any target, also of `null`, which cuvil cannot load
+open_package("model.cuvil")          a package of any target, also of `null`, which cuvil cannot
+load
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ NOT_YET = define(
 `cuvil.compile` takes the path of an ONNX file or an onnx.ModelProto. Torch modules, TorchScript and
 exported programs have no importer in this version.
 
-Next step: export the model, `torch.onnx.export(model, example_input, "model.onnx", dynamo=True)`, and give
-the file to `cuvil.compile`.
+Next step: export the model, `torch.onnx.export(model, example_input, "model.onnx", dynamo=True)`,
+and give the file to `cuvil.compile`.
 """,
 )
 _OPTIONS = ("target", "cpu", "shapes", "dims", "jobs", "use_cache", "verify", "vectors")
 _LATER = ("accelerate", "mlir")
 
 
-def compile(  # noqa: A001  (the name that users know it by)
+def compile(
     model: Any, example_input: Any = None, *, threads: int | None = None, **options: Any
 ) -> Any:
     """Compile an ONNX model and load it: a `cuvil.Model`, to be called with arrays.
 
-    model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays, or a
-    dict by name; the model is run on it once, so that what does not fit shows here. options: those of
-    BuildRequest (target, cpu, shapes, dims, jobs, use_cache, verify, vectors). The package lives in a
-    temporary folder until the model is collected; `cuvilc build` makes one to keep.
-    Raises cuvil.CuvilError.
+    model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays,
+    or a dict by name; the model is run on it once, so that what does not fit shows here. options:
+    those of BuildRequest (target, cpu, shapes, dims, jobs, use_cache, verify, vectors). The
+    package lives in a temporary folder until the model is collected; `cuvilc build` makes one to
+    keep. Raises cuvil.CuvilError.
     """
     try:
         import cuvil  # noqa: PLC0415
@@ -124,8 +125,8 @@ def _as_runtime_error(error: CuvilError, cuvil: Any) -> Exception:
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         raise AttributeError(
-            f"cuvil.{name} is not available in this version: it takes PyTorch models, which are not "
-            "imported yet. Export to ONNX and use cuvil.compile"
+            f"cuvil.{name} is not available in this version: it takes PyTorch models, which are "
+            "not imported yet. Export to ONNX and use cuvil.compile"
         )
     raise AttributeError(f"module 'cuvilc.api' has no attribute {name!r}")
 

@@ -1,6 +1,7 @@
 """argv → driver → exit code. Each command has its file cli_NAME.py; only these files print.
 
-Loads nothing heavy: TVM, MLIR, onnx and NumPy come with the command that needs them, never for --help.
+Loads nothing heavy: TVM, MLIR, onnx and NumPy come with the command that needs them, never for
+--help.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     output = Output.of_arguments(arguments)
     try:
-        _die_cleanly()
-        result = app(args=arguments, prog_name="cuvilc", standalone_mode=False)
+        with _unwinding():
+            result = app(args=arguments, prog_name="cuvilc", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except CuvilError as error:
@@ -116,22 +118,19 @@ def _report(error: Exception, arguments: list[str], output: Output) -> int:
     return problem.exit_code
 
 
-def _die_cleanly() -> None:
+@contextmanager
+def _unwinding() -> Iterator[None]:
     """SIGTERM unwinds like an exception, so that what was being written is removed."""
 
     def terminate(*_: Any) -> None:
         raise SystemExit(_TERMINATED)
 
     try:
-        signal.signal(signal.SIGTERM, terminate)
-    except ValueError:
-        pass  # not the main thread: a test, or somebody's program; its owner decides
-
-
-def entry() -> None:
-    """The console script."""
-    sys.exit(main())
-
-
-if __name__ == "__main__":
-    entry()
+        before = signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not the main thread: whoever runs us there decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

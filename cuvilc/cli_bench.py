@@ -50,12 +50,10 @@ def bench(
 ) -> None:
     """Run a package on random inputs of its declared shapes and show how long a run takes.
 
-    \b
-      cuvilc bench resnet18.cuvil --threads 2
-      cuvilc bench bert.cuvil --dim batch=8 --dim seq=128   open sizes default to 1 on the first axis
-                                                            of an input, to 16 on others
-      cuvilc bench net.cuvil --profile                      which kernels the time goes to
-      cuvilc bench net.cuvil --trace out.json               open it in ui.perfetto.dev
+    \b cuvilc bench resnet18.cuvil --threads 2 cuvilc bench bert.cuvil --dim batch=8 --dim seq=128
+    open sizes default to 1 on the first axis of an input, to 16 on others cuvilc bench net.cuvil
+    --profile                      which kernels the time goes to cuvilc bench net.cuvil --trace
+    out.json               open it in ui.perfetto.dev
     """
     from cuvilc.open_package import open_package  # noqa: PLC0415
     from cuvilc.verify import random_inputs  # noqa: PLC0415

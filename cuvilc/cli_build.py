@@ -11,7 +11,8 @@ from cuvilc.cli_options import Format, FormatOption, QuietOption, read_dims, rea
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_progress import watching
 from cuvilc.cli_text import bytes_text, range_text
-from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest, build as build_package
+from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest
+from cuvilc.driver import build as build_package
 from cuvilc.driver_steps import AUTO_VECTORS
 
 _Option = typer.Option
@@ -120,7 +121,8 @@ def build(
     """
     request = BuildRequest(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), jobs or 0,
-        not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir, dump_after, stop_after, emit,
+        not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir,
+        dump_after, stop_after, emit,
     )  # fmt: skip
     out = Output(format is Format.json, quiet)
     with watching(not (out.json or quiet)) as request.report:

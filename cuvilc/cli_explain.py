@@ -13,7 +13,8 @@ from cuvilc.diagnostics import Code, fail
 
 _GROUPS = {
     "1": "importing a model", "2": "the program", "3": "passes", "4": "schedules and targets",
-    "5": "building and reading packages", "6": "running packages", "7": "adapters", "9": "cuvilc itself",
+    "5": "building and reading packages", "6": "running packages", "7": "adapters",
+    "9": "cuvilc itself",
 }  # fmt: skip
 
 CodeArgument = Annotated[

@@ -72,7 +72,7 @@ def _savez(file: BinaryIO, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """`write` fills a file beside `path`, which then takes its name. CUV621; then nothing is left."""
+    """`write` fills a file beside `path`, which then takes its name. CUV621 leaves nothing."""
     import secrets  # noqa: PLC0415
 
     aside = path.with_name(f".{path.name[:100]}.new-{secrets.token_hex(6)}")

@@ -18,7 +18,8 @@ All = Annotated[bool, typer.Option("--all", help="Every kernel and every layer n
 def inspect(package: PackageArgument, all: All = False, json: JsonOption = False) -> None:
     """Show a package: inputs, sizes, CPU levels, memory, kernels with their layers, files.
 
-    Reads metadata.json alone; nothing of the package runs, so any package can be looked at anywhere.
+    Reads metadata.json alone; nothing of the package runs, so any package can be looked at
+    anywhere.
 
     \b
       cuvilc inspect resnet18.cuvil
@@ -71,8 +72,8 @@ def _head(report: dict[str, Any]) -> list[str]:
         lines.append(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
     at = ", ".join(f"{n}={s}" for n, s in sizes.items())
     lines.append(
-        f"  work     {count_text(totals['flops'], 'FLOP')}, {bytes_text(totals['bytes'])} moved a run"
-        + (f" at {at}" if at else "")
+        f"  work     {count_text(totals['flops'], 'FLOP')} and"
+        f" {bytes_text(totals['bytes'])} moved a run" + (f" at {at}" if at else "")
     )
     lines.append(f"  kernels  {totals['kernels']} in {totals['launches']} launches")
     lines.append(f"  vectors  {m.get('vectors', {}).get('cases', 0)}, for `cuvilc verify`")

@@ -1,4 +1,4 @@
-"""Where commands print: results on stdout, everything else on stderr; text for people or JSON for tools."""
+"""Where commands print: results on stdout, the rest on stderr; text for people or JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Output:
                 self.complain(f"note: {note}")
 
     def errors(self, error: CuvilError) -> None:
-        """Every diagnostic of the error: as JSON on stdout when JSON was asked for, else on stderr."""
+        """Every diagnostic of the error: as JSON on stdout where that was asked for."""
         if self.json:
             self.data({"errors": [d.to_json() for d in error.diagnostics]})
             return

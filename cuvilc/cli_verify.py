@@ -36,10 +36,9 @@ def verify(
 
     Every CPU level that this machine can run is tried, on one thread and on two.
 
-    \b
-      cuvilc verify resnet18.cuvil
-      cuvilc verify bert.cuvil --against bert.onnx               onnxruntime as oracle, several sizes
-      cuvilc verify bert.cuvil --against bert.onnx --dim seq=77  at this size
+    \b cuvilc verify resnet18.cuvil cuvilc verify bert.cuvil --against bert.onnx
+    onnxruntime as oracle, several sizes cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
+    at this size
     """
     from cuvilc import verify as checks  # noqa: PLC0415
     from cuvilc.artifact import read_package  # noqa: PLC0415

@@ -9,12 +9,12 @@ define(
     "CUV601",
     "the package is damaged or is none",
     """\
-`cuvil` looked for a package and found something else: nothing at the path, no model.so or metadata.json,
-a library that breaks off, a wrong magic number or checksum, an index that points outside. It is found
-before any code of the package runs.
+`cuvil` looked for a package and found something else: nothing at the path, no model.so or
+metadata.json, a library that breaks off, a wrong magic number or checksum, an index that points
+outside. It is found before any code of the package runs.
 
-Next step: check the path; build or copy the package again, as a whole folder. `cuvilc verify PKG` compares
-every file with its SHA-256.
+Next step: check the path; build or copy the package again, as a whole folder. `cuvilc verify PKG`
+compares every file with its SHA-256.
 """,
 )
 
@@ -25,7 +25,8 @@ define(
 The version of the metadata's schema, of the image in model.so or of the C API differs from what the
 installed `cuvil` knows.
 
-Next step: `pip install -U cuvil`, or build the package with the cuvilc of the version that is installed.
+Next step: `pip install -U cuvil`, or build the package with the cuvilc of the version that is
+installed.
 """,
 )
 
@@ -33,11 +34,13 @@ define(
     "CUV603",
     "this machine cannot run the package",
     """\
-The package was built for another architecture, or every CPU level in it needs features that this CPU
-lacks; the message lists them. The package is refused as a whole: it never dies of an illegal instruction.
+The package was built for another architecture, or every CPU level in it needs features that this
+CPU lacks; the message lists them. The package is refused as a whole: it never dies of an illegal
+instruction.
 
-Next step: build for this machine with `cuvilc build MODEL --cpu host` on it, or name an older level, such
-as `--cpu x86-64-v2`. `cuvilc inspect PKG` shows what a package needs without loading it.
+Next step: build for this machine with `cuvilc build MODEL --cpu host` on it, or name an older
+level, such as `--cpu x86-64-v2`. `cuvilc inspect PKG` shows what a package needs without loading
+it.
 """,
 )
 
@@ -45,8 +48,8 @@ define(
     "CUV604",
     "an input or output is unknown, missing, or not an array",
     """\
-Inputs are given by the model's own names, all of them and no others; every one must be a NumPy array or
-something that becomes one without a guess (`__dlpack__`, `__array__`).
+Inputs are given by the model's own names, all of them and no others; every one must be a NumPy
+array or something that becomes one without a guess (`__dlpack__`, `__array__`).
 
 Next step: `cuvilc inspect PKG` lists names, types and sizes; in Python `model.inputs` does.
 """,
@@ -57,8 +60,8 @@ define(
     "CUV605",
     "an input or output has another dtype than the model declares",
     """\
-Nothing is converted silently: a float64 array for a float32 input is refused, as is one in another byte
-order.
+Nothing is converted silently: a float64 array for a float32 input is refused, as is one in
+another byte order.
 
 Next step: convert it, in NumPy by `x.astype(np.float32)`.
 """,
@@ -69,8 +72,8 @@ define(
     "CUV606",
     "an input has a shape that the model does not accept",
     """\
-The rank differs, a fixed size differs, a size lies outside its declared range, or two axes that carry
-one symbol have different sizes. The message names the axis and the range.
+The rank differs, a fixed size differs, a size lies outside its declared range, or two axes that
+carry one symbol have different sizes. The message names the axis and the range.
 
 Next step: reshape or pad the input; or build the package with a wider range: `--dim NAME=1..512`.
 """,
@@ -81,8 +84,8 @@ define(
     "CUV607",
     "a tensor's memory is not laid out as the runtime needs it",
     """\
-The C API takes C-contiguous memory aligned to its element; an output buffer must be writable and must not
-overlap an input or another output. The Python side copies strided inputs by itself.
+The C API takes C-contiguous memory aligned to its element; an output buffer must be writable and
+must not overlap an input or another output. The Python side copies strided inputs by itself.
 
 Next step: `np.ascontiguousarray(x)`, or another buffer for the output.
 """,
@@ -93,8 +96,8 @@ define(
     "CUV608",
     "not enough memory to run the model with these sizes",
     """\
-The arena and scratch memory of one context, or an output, could not be had. How much is needed follows
-from the sizes: `cuvilc inspect PKG` shows the expression, `cuvilc bench` its value.
+The arena and scratch memory of one context, or an output, could not be had. How much is needed
+follows from the sizes: `cuvilc inspect PKG` shows the expression, `cuvilc bench` its value.
 
 Next step: smaller sizes, fewer threads, fewer runs at once.
 """,
@@ -104,11 +107,11 @@ define(
     "CUV609",
     "a kernel refused the data",
     """\
-The shapes fit, but a value does not: such as an index beyond the end of the axis that it selects from. The
-message names the step and the layer of the model.
+The shapes fit, but a value does not: such as an index beyond the end of the axis that it selects
+from. The message names the step and the layer of the model.
 
-Next step: look at the inputs that feed the named layer; token numbers beyond the vocabulary are the usual
-reason.
+Next step: look at the inputs that feed the named layer; token numbers beyond the vocabulary are
+the usual reason.
 """,
     exit_code=2,
 )
@@ -117,8 +120,8 @@ define(
     "CUV610",
     "a call of the runtime has a wrong argument",
     """\
-A null pointer, a number out of range, an unknown CPU level, a thread count below 1, or a model that is
-closed already.
+A null pointer, a number out of range, an unknown CPU level, a thread count below 1, or a model
+that is closed already.
 
 Next step: compare the call with cuvil.h, or with the docstring of the Python function.
 """,
@@ -129,11 +132,11 @@ BAD_ARRAYS = define(
     "CUV620",
     "the file of inputs cannot be used",
     """\
-`cuvilc run --inputs` reads a .npz file of NumPy arrays under the names of the model's inputs. It is read
-without pickle: arrays of Python objects are refused, for they could run any code.
+`cuvilc run --inputs` reads a .npz file of NumPy arrays under the names of the model's inputs. It
+is read without pickle: arrays of Python objects are refused, for they could run any code.
 
-Next step: write the file with `np.savez("in.npz", image=x)`. A single .npy is fine for a model with one
-input.
+Next step: write the file with `np.savez("in.npz", image=x)`. A single .npy is fine for a model
+with one input.
 """,
     exit_code=2,
 )
@@ -142,8 +145,9 @@ NOT_WRITTEN = define(
     "CUV621",
     "a result file cannot be written",
     """\
-The file of outputs (or of a trace) is written beside its place and renamed, so that a half-written one
-never stands there. The operating system refused; its reason stands in the message.
+The file of outputs (or of a trace) is written beside its place and renamed, so that a
+half-written one never stands there. The operating system refused; its reason stands in the
+message.
 
 Next step: another path, or free space.
 """,
@@ -154,13 +158,13 @@ WRONG_RESULTS = define(
     "CUV622",
     "the package does not compute what it should",
     """\
-An output differs from its reference by more than the tolerance: |y - ref| <= atol + rtol * max|ref|, where
-NaN and infinities must stand in the same places and integers must be equal (8-bit ones may be one step
-off). The table above the message shows every comparison.
+An output differs from its reference by more than the tolerance: |y - ref| <= atol + rtol *
+max|ref|, where NaN and infinities must stand in the same places and integers must be equal (8-bit
+ones may be one step off). The table above the message shows every comparison.
 
-With bundled vectors the reference is cuvilc's interpreter in float64: a difference is a fault of a kernel
-or of the machine. With --against it is onnxruntime: look at the model's type as well, for float16 models
-differ by the order of additions.
+With bundled vectors the reference is cuvilc's interpreter in float64: a difference is a fault of
+a kernel or of the machine. With --against it is onnxruntime: look at the model's type as well,
+for float16 models differ by the order of additions.
 
 Next step: build again with `--no-cache`; if the difference stays, report it with `--dump-ir DIR`.
 """,
@@ -170,8 +174,8 @@ EXTRA_MISSING = define(
     "CUV623",
     "an optional package is not installed",
     """\
-Some commands need a package that cuvilc itself does without: `cuvil` to run packages, `onnxruntime` for
-`cuvilc verify --against`.
+Some commands need a package that cuvilc itself does without: `cuvil` to run packages,
+`onnxruntime` for `cuvilc verify --against`.
 
 Next step: install it with pip, as the message says.
 """,
@@ -182,9 +186,9 @@ INTERPRETED = define(
     "CUV624",
     "this package runs only in the compiler's interpreter",
     """\
-The package was built for the target `null`: it holds the program instead of machine code. `cuvilc run`,
-`bench` and `verify` run it, and so does `cuvilc.api.open_package(path)` in Python; `cuvil.load` and the C
-API cannot.
+The package was built for the target `null`: it holds the program instead of machine code. `cuvilc
+run`, `bench` and `verify` run it, and so does `cuvilc.api.open_package(path)` in Python;
+`cuvil.load` and the C API cannot.
 
 Next step: build it for a real target: `cuvilc build MODEL --target x86`.
 """,
@@ -194,10 +198,11 @@ ORACLE_FAILED = define(
     "CUV625",
     "the oracle cannot run the model",
     """\
-`cuvilc verify --against` compares with onnxruntime, and onnxruntime refused the model or the random inputs,
-or its inputs and outputs are not those of the package. Its own words stand under the error.
+`cuvilc verify --against` compares with onnxruntime, and onnxruntime refused the model or the
+random inputs, or its inputs and outputs are not those of the package. Its own words stand under
+the error.
 
-Next step: check that the package was built from this very file. If the model needs inputs of a special
-kind, use the bundled vectors or `cuvilc run` with inputs of your own.
+Next step: check that the package was built from this very file. If the model needs inputs of a
+special kind, use the bundled vectors or `cuvilc run` with inputs of your own.
 """,
 )

@@ -1,7 +1,8 @@
-"""Every diagnostic: its code, title and help; how one is carried, rendered, turned into an exit code.
+"""Every diagnostic: its code, title and help; how one is carried, rendered, made an exit code.
 
 A leaf: imports nothing of the project. Ranges: 1xx import, 2xx dialect, 3xx pass, 4xx schedule,
-5xx build, 6xx runtime, 7xx adapters, 9xx cuvilc itself. `cuvilc explain CUVnnn` prints a code's page.
+5xx build, 6xx runtime, 7xx adapters, 9xx cuvilc itself. `cuvilc explain CUVnnn` prints a code's
+page.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ INTERNAL = define(
     "CUV900",
     "internal error",
     """\
-cuvilc met something that its authors did not foresee. The fault is not yours. A report file was written,
-and its path stands in the message: it holds the traceback, the versions and the command line; where a
-model was being compiled, a reproducer (.mlir, without the weights) stands beside it.
+cuvilc met something that its authors did not foresee. The fault is not yours. A report file was
+written, and its path stands in the message: it holds the traceback, the versions and the command
+line; where a model was being compiled, a reproducer (.mlir, without the weights) stands beside
+it.
 
-Next step: report it with these files. Both are plain text: look through them for names you would rather
-not publish. A build that fails this way leaves no package, and an older one at the destination stays.
+Next step: report it with these files. Both are plain text: look through them for names you would
+rather not publish. A build that fails this way leaves no package, and an older one at the
+destination stays.
 """,
     exit_code=3,
 )
@@ -126,7 +129,7 @@ def write_report(path: Path, text: str) -> Path:
 
 
 def _last_frame(error: BaseException) -> str:
-    """Where it happened: `module.py:12 in function`, the innermost frame of our own if there is one."""
+    """Where it happened: `module.py:12 in function`, the innermost frame of our own."""
     found = ""
     trace = error.__traceback__
     while trace is not None:

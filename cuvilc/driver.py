@@ -30,7 +30,8 @@ UNKNOWN_NAME = define(
     "CUV301",
     "unknown pass, phase or form",
     """\
-`--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form. The message lists them.
+`--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form. The message
+lists them.
 """,
     exit_code=2,
 )
@@ -96,7 +97,7 @@ def load_model(
 
 
 def build(request: BuildRequest) -> BuildReport:
-    """Build a package. Raises CuvilError; then no package was written, and an older one stands still."""
+    """Build a package. CuvilError: no package was written, and an older one stands still."""
     return _Build(request).run()
 
 
@@ -219,10 +220,10 @@ class _Build:
                 ) from error
             self.verify(program, each.NAME, before)
         self.report.misses = self.context.misses
-        self.report.applied = dict(self.context.applied)
+        self.report.applied = {rule: n for rule, n in self.context.applied.items() if n}
 
     def verify(self, program: Any, after: str, before: Any = None) -> None:
-        """Every verifier accepts the program; CUV302 with a reproducer otherwise. Dumps it if asked."""
+        """Every verifier accepts the program; CUV302 otherwise. Dumps it if asked."""
         driver_steps.verify(program, after, before, self.output, self.request.model)
         self.dumps.take(after, program)
 
@@ -245,7 +246,7 @@ class _Build:
             self.report.notes.append(note)
 
     def pack(self, program: Any, compiled: Any) -> None:
-        """Write the package; with `verify`, aside, and into its place only if it computes rightly."""
+        """Write the package; with `verify` into its place only if it computes rightly."""
         metadata = driver_steps.metadata(program, [p.NAME for p in _pipeline()[0]], __version__)
         report = self.report
         if not self.request.verify:

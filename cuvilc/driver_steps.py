@@ -23,8 +23,8 @@ BROKEN_PASS = define(
     "CUV302",
     "a pass broke the program",
     """\
-This is a fault of cuvilc, not of the model: after a pass the verifier rejected the program. The program
-as it was before the pass was written beside the package as a reproducer.
+This is a fault of cuvilc, not of the model: after a pass the verifier rejected the program. The
+program as it was before the pass was written beside the package as a reproducer.
 
 Next step: report it with the reproducer file.
 """,
@@ -34,7 +34,7 @@ Next step: report it with the reproducer file.
 
 @dataclass
 class Dumps:
-    """Writes the program after each pass to a folder, and keeps the texts that `--dump-after` names."""
+    """Writes the program after each pass to a folder; keeps texts that `--dump-after` names."""
 
     folder: Path | None
     wanted: Sequence[str]
@@ -107,7 +107,7 @@ def write_reproducer(output: Path, text: str) -> Path:
 
 
 def broken(error: Exception, output: Path, phase: str, program: Any, model: Path) -> CuvilError:
-    """CUV900 for whatever a phase raised: traceback and reproducer are written beside the output."""
+    """CUV900 for whatever a phase raised; traceback and reproducer beside the output."""
     from cuvilc import __version__  # noqa: PLC0415
 
     notes = []
@@ -130,7 +130,7 @@ def vectors(program: Any, wanted: int) -> tuple[Any, str]:
         if work > rules.AUTO_LIMIT:
             return None, (
                 f"no test vectors: the interpreter would need {work / 1e9:.1f} GFLOP for one "
-                f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one all the same"
+                f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one"
             )
         wanted = 1
     try:

@@ -30,7 +30,7 @@ def load(path: Path) -> Package:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """A kernel with its amounts at one choice of sizes; `share` is of all FLOPs, or of bytes moved."""
+    """A kernel with its amounts at one choice of sizes; `share` is of the whole work."""
 
     name: str
     schedule: str

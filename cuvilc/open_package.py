@@ -1,4 +1,4 @@
-"""Open a package of any target as something that runs: machine code by `cuvil`, else the interpreter."""
+"""Open a package of any target: machine code by `cuvil`, else the interpreter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_package(path: Path, threads: int | None = None, level: str | None = Non
 
 
 class Guarded:
-    """A cuvil.Model whose errors are diagnostics of the compiler's, so that one place renders them."""
+    """A cuvil.Model whose errors are the compiler's diagnostics, rendered in one place."""
 
     def __init__(self, path: Path, threads: int | None, level: str | None, cuvil: Any) -> None:
         self._error = cuvil.CuvilError

@@ -1,7 +1,8 @@
-"""Test vectors: random inputs of the declared shapes, and what the interpreter makes of them in float64.
+"""Test vectors: random inputs of the declared shapes, and what the interpreter makes of them.
 
-The interpreter is exact, not fast, so a default build bundles vectors only for models that it runs in
-about half a second: `cost(program)` up to AUTO_LIMIT. Whether they were left out is always reported.
+The interpreter is exact, not fast, so a default build bundles vectors only for models that it
+runs in about half a second: `cost(program)` up to AUTO_LIMIT. Whether they were left out is
+always reported.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cuvilc.dialect.dims import evaluate, symbols
 
 AUTO = -1  # as a number of vectors: one if that is cheap, else none
 AUTO_LIMIT = 1_000_000_000
-# Largest error relative to an output's largest magnitude, by dtype; tests/tolerances.py is the same.
+# Largest error relative to an output's largest magnitude; tests/tolerances.py is the same.
 RELATIVE = {"float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
 _TYPICAL_SIZE = 3
 _INTEGER_LIMITS = (8, 2, 1)  # random integers lie below; the next is tried where a model refuses
@@ -115,7 +116,7 @@ def _dtypes(program: Any) -> set[str]:
 
 
 def cost(program: Any, number: int = 0) -> int:
-    """What one vector costs the interpreter, in FLOPs: products of matrices, and every element touched."""
+    """What one vector costs the interpreter, in FLOPs: products, and every element touched."""
     from cuvilc.dialect import ir  # noqa: PLC0415
 
     sizes = sample_sizes(program, number)

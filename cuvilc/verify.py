@@ -52,7 +52,7 @@ class Check:
 
 @dataclass
 class Verified:
-    """`skipped`: CPU levels that this machine cannot run. `notes`: what was not checked, and why."""
+    """`skipped`: CPU levels that this machine cannot run. `notes`: what was not checked."""
 
     files: dict[str, str] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
@@ -82,7 +82,7 @@ def verify_package(path: Path) -> Verified:
             found = model.run(dict(zip(inputs, case.inputs, strict=True)))
             wanted = dict(zip(found, case.outputs, strict=True))
             result.checks += _compare(
-                found, wanted, f"vector {number}", level, threads, vectors.tolerance
+                found, wanted, f"vector {number}", level, threads, dict(vectors.tolerance)
             )
     return result
 

@@ -5,8 +5,8 @@ It needs no chip, no compiler, and shows everything that a target must do:
 1. `check` refuses what the user asked for and cannot be had, before any work.
 2. `compile` turns the kernel functions of a program at the launch level into something that runs. A
    real target schedules and generates code; here each function stays as it is.
-3. `write` makes the package: plan and metadata from `emit_plan` and `describe`, files written aside and
-   renamed. A target with machine code calls `package.write.write_package` instead.
+3. `write` makes the package: plan and metadata from `emit_plan` and `describe`, files written aside
+   and renamed. A target with machine code calls `package.write.write_package` instead.
 4. TARGET at the end, and one line in `target._TARGETS`.
 
 A package of this target holds `program.mlir` (the launch level), `weights.npz` and `vectors.npz`;
@@ -135,7 +135,7 @@ def _used_weights(program: Program) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Arrays 0.npy, 1.npy, …, and their names and dtypes in names.json; equal input, equal bytes."""
+    """Arrays 0.npy, 1.npy, …, names and dtypes in names.json; equal input, equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         table = [[key, dtype_name(array.dtype)] for key, array in weights.items()]
         _add(archive, NAMES, json.dumps(table).encode())

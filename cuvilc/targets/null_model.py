@@ -82,9 +82,14 @@ class InterpretedModel:
             ) from error  # fmt: skip
         return InterpretedModel(program, package.metadata, str(path))
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Outputs by name. CUV604 to CUV606 for inputs that do not fit, CUV609 for values."""
-        return self._run(feeds, Interpreter(self.program))
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Outputs by name, or in `out`. CUV604 to CUV606 for shapes, CUV609 for values."""
+        results = self._run(feeds, Interpreter(self.program))
+        for name, array in (out or {}).items():
+            array[...] = results[name]
+        return {**results, **(out or {})}
 
     def trace(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Run once and return what each launch took, as cuvil.Event."""
@@ -99,6 +104,12 @@ class InterpretedModel:
         from cuvil import Profile  # noqa: PLC0415
 
         return Profile.of([self.trace(feeds) for _ in range(runs)])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Inputs in order, or by name; the output, or a tuple of several."""
+        names = [p.name for p in self.inputs]
+        results = tuple(self.run(dict(zip(names, args, strict=False)) | kwargs).values())
+        return results[0] if len(results) == 1 else results
 
     def close(self) -> None:
         """Nothing to free; here so that callers need not ask what kind of model this is."""

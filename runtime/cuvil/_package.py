@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ._elf import check_library, weights_place
 from ._error import CuvilError
@@ -38,7 +38,7 @@ def load(
     file = package if bare else package / "model.so"
     metadata = None if bare else _read_metadata(package)
     if not file.exists():
-        raise CuvilError("CUV601", "not a package: the folder has no model.so", place)
+        _no_library(metadata, place)
     check_library(file)
     if check:
         _check_digests(package, metadata, place)
@@ -49,6 +49,19 @@ def load(
             raise CuvilError("CUV601", library.last_error().decode(errors="replace"), place)
         metadata = _parse(text, place)
     return Model(library, metadata, threads=threads, level=level)
+
+
+def _no_library(metadata: dict[str, Any] | None, place: str) -> NoReturn:
+    """Damaged, or of a target that makes no machine code."""
+    files = metadata.get("files") if metadata else None
+    if isinstance(files, dict) and files and "model.so" not in files:
+        raise CuvilError(
+            "CUV624",
+            "the package holds a program for the compiler's interpreter, no machine code",
+            place,
+            "run it with `cuvilc run`, or build it for a real target: `cuvilc build --target x86`",
+        )
+    raise CuvilError("CUV601", "not a package: the folder has no model.so", place)
 
 
 def _read_metadata(package: Path) -> dict[str, Any]:
