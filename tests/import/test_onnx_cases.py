@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .onnx_cases import iter_cases, run_case, table
 
-# The interpreter agrees with onnxruntime here, not with the suite: align_corners by scales rounds the
-# output's size before it uses it, and the average's expected values are written with four digits only.
+# The interpreter agrees with onnxruntime here, not with the suite: align_corners by scales rounds
+# the output's size before using it, and the average's expected values have four digits only.
 DIFFERENT = {
     "test_resize_downsample_scales_linear_align_corners",
     "test_resize_downsample_scales_cubic_align_corners",
