@@ -119,6 +119,11 @@ def write_ranges(program: Program) -> None:
     program.function("main").attributes["ranges"] = write_attr(spelled)
 
 
+def text_of(operation: Operation) -> str:
+    """The operation's own text. (`str` would verify it and number every value of the whole module.)"""
+    return str(operation.get_asm(assume_verified=True, use_local_scope=True))
+
+
 def define_function(program: Program, name: str, inputs: Sequence[TensorType], **attrs: Any) -> ir.Block:
     """Append `func.func @name` without results yet; returns its entry block. finish_function completes it."""
     types = declarations.current_types()

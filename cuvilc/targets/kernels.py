@@ -93,7 +93,7 @@ def _start(
 ) -> tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]:
     """Look up or schedule one kernel on every level, and set LLVM to work."""
     name = ir.attrs(function)["sym_name"]
-    text = str(function)
+    text = ir.text_of(function)
     every: list[Facts] = []
     work: list[tuple[str, bytes, Future[bytes]]] = []
     cached = True

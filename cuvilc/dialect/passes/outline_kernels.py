@@ -96,7 +96,7 @@ def _clone(operation: Operation, values: dict[Value, Value], renaming: _Renaming
 def _text(function: Operation) -> str:
     """The function's text without its name: equal texts are equal kernels."""
     name = ir.attrs(function)["sym_name"]
-    return str(function).replace(f"@{name}(", "@(", 1)
+    return ir.text_of(function).replace(f"@{name}(", "@(", 1)
 
 
 _QUIET = ("ai.full", "ai.reshape", "ai.relayout")

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
-from cuvilc.targets.schedules import elementwise, fallback, gemm
+from cuvilc.targets.schedules import conv, elementwise, fallback, gemm
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
 SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("gemm", gemm.schedule),
+    ("conv", conv.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )
