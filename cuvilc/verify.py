@@ -77,12 +77,13 @@ def verify_package(path: Path) -> Verified:
         )
         return result
     inputs = [p["name"] for p in package.metadata["inputs"]]
+    tolerance: Any = vectors.tolerance
     for level, threads, model in _models(package, result):
         for number, case in enumerate(vectors.cases):
             found = model.run(dict(zip(inputs, case.inputs, strict=True)))
             wanted = dict(zip(found, case.outputs, strict=True))
             result.checks += _compare(
-                found, wanted, f"vector {number}", level, threads, dict(vectors.tolerance)
+                found, wanted, f"vector {number}", level, threads, tolerance
             )
     return result
 
