@@ -61,7 +61,10 @@ class _Blocker:
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
             with ir.before(operation):
                 result = ir.build(operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation))
-            ir.replace(operation, result)
+            if ir.type_of(result).layout:
+                self.became(operation, result)
+            else:
+                ir.replace(operation, result)
         elif self.elementwise_fits(operation):
             self.elementwise(operation)
 
@@ -124,17 +127,15 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Some operand is blocked, and the others have a blocked form of the same shape or are constants."""
+        """Every operand has a blocked form with all the result's channels, or is a constant along them."""
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
             return False
+        shape = ir.type_of(operation.results[0]).shape
         blocked = [v for v in operation.operands if v in self.blocked]
-        if not blocked or ir.type_of(operation.results[0]).shape != ir.type_of(blocked[0]).shape:
+        if not blocked or any(ir.type_of(v).shape[:2] != shape[:2] for v in blocked):
             return False
-        return all(
-            v in self.blocked and ir.type_of(v).shape == ir.type_of(blocked[0]).shape or self.spreads(v)
-            for v in operation.operands
-        )
+        return all(v in self.blocked or self.spreads(v) for v in operation.operands)
 
     def spreads(self, value: Value) -> bool:
         """A constant that varies at most along channels: it is read with the channel index of any layout."""

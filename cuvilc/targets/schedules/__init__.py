@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
-from cuvilc.targets.schedules import conv, elementwise, fallback, gemm
+from cuvilc.targets.schedules import conv, depthwise, elementwise, fallback, gemm, pool
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
 SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("gemm", gemm.schedule),
     ("conv", conv.schedule),
+    ("depthwise", depthwise.schedule),
+    ("pool", pool.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )

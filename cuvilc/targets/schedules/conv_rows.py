@@ -1,0 +1,97 @@
+"""Output rows of channel-blocked windows that treat each channel alone: depthwise convolutions and pools.
+
+A task is some output rows of one block of channels of one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuvilc.dialect.dims import Dim, ceildiv
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, dynamic_taps, over_row
+from cuvilc.targets.schedules.microkernel import lesser
+
+# About 20 us of vector operations a task, at two operands from cache each.
+_TASK_VECTORS = 40_000
+_USUAL_WIDTH = 56
+
+
+def rows_per_task(height: Dim, width: Dim, taps: int, chip: Chip) -> int:
+    """Rows that make a task long enough, as even over the tasks as they divide."""
+    vectors = (width if isinstance(width, int) else _USUAL_WIDTH) * (BLOCK // chip.lanes or 1)
+    rows = max(1, _TASK_VECTORS // max(vectors * taps, 1))
+    if not isinstance(height, int):
+        return min(rows, 16)
+    groups = max(1, -(-height // rows))
+    return max(1, -(-height // groups))
+
+
+class WindowRows:
+    """Loops over tasks, rows and pixels. While it emits, `image`, `block` and `oh` say where."""
+
+    def __init__(
+        self, emitter: Emitter, images: Dim, channels: Dim, height: Axis, width: Axis,
+        rows: int, pixels: int,
+    ) -> None:  # fmt: skip
+        self.emitter, self.b = emitter, emitter.builder
+        self.images, self.height, self.width = images, height, width
+        self.blocks = ceildiv(channels, BLOCK)
+        self.row_count, self.pixels = rows, pixels
+        self.row = self.b.scalar(width.size) * BLOCK  # elements
+        self.image: Any = 0
+        self.block: Any = 0
+        self.oh: Any = 0
+        self._first: Any = 0
+        self._last: Any = 0
+        self._start: Any = 0
+
+    @property
+    def tasks(self) -> Dim:
+        return self.images * self.blocks * ceildiv(self.height.count, self.row_count)
+
+    def emit(
+        self, tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None]
+    ) -> None:
+        """`tile(first pixel, width, inside)` and `pixel(at)` as in conv_window.over_row."""
+        b, height = self.b, self.height
+        plane = b.scalar(height.size) * self.row
+        with b.tasks() as t:
+            group, rest = self._split(t, b.scalar(ceildiv(height.count, self.row_count)))
+            self.block, self.image = self._split(rest, b.scalar(self.blocks))
+            image = b.let((self.image * b.scalar(self.blocks) + self.block) * plane)
+            low = b.let(group * self.row_count)
+            high = b.let(lesser(low + self.row_count, b.scalar(height.count)))
+            with b.loop(high - low, start=low, name="h") as oh:
+                self.oh = oh
+                self._first, self._last = dynamic_taps(self.emitter, height, oh)
+                self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
+                over_row(self.emitter, self.width, self.pixels, tile, pixel)
+
+    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
+        if isinstance(extent, int) and extent == 1:
+            return 0, t
+        whole = self.b.let(self.emitter.k.floordiv(t, extent))
+        return self.b.let(t - whole * extent), whole
+
+    def tap_rows(self) -> Any:
+        """A loop over the taps along H that lie inside."""
+        return self.b.loop(self._last - self._first, start=self._first, name="kh")
+
+    def tap_row_count(self) -> Any:
+        return self._last - self._first
+
+    def taps(self, ow: Any) -> tuple[Any, Any]:
+        """[first, last) tap along W of the window at `ow` that lies inside."""
+        return dynamic_taps(self.emitter, self.width, ow)
+
+    def input(self, kh: Any, ow: Any) -> Any:
+        """Offset of the input element at tap row kh, tap 0, of window `ow`; lane 0."""
+        down = kh * self.height.dilation * self.row
+        return self._start + down + (ow * self.width.stride - self.width.pad) * BLOCK
+
+    def distance(self, p: Any, kw: Any) -> Any:
+        """Elements from there to tap kw of the window p further right."""
+        return (p * self.width.stride + kw * self.width.dilation) * BLOCK

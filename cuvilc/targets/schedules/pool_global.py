@@ -1,0 +1,97 @@
+"""The mean over H and W of channel-blocked activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.types import channel_block
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.microkernel import (
+    Epilogue,
+    RegisterTile,
+    argument_index,
+    first_of,
+    powers_of_two,
+)
+
+_SETS = 8  # independent sums, to hide the latency of an addition
+
+
+def check(region: Region, anchor: Any) -> None:
+    """Miss unless it is a mean over all spatial axes of a blocked argument."""
+    x, attrs = ir.type_of(anchor.operands[0]), ir.attrs(anchor)
+    axes = tuple(sorted(a % x.rank for a in attrs["axes"]))
+    if not x.layout or x.dtype != "float32" or axes != tuple(range(2, x.rank)):
+        raise Miss("not a mean over H and W of a blocked float32 tensor")
+    if argument_index(region, anchor.operands[0]) is None:
+        raise Miss("the input is computed in the kernel")
+    if not isinstance(x.shape[1], int):
+        raise Miss("channels known only at run time")
+    results = (anchor.operands[0], *region.results)
+    if x.rank > 4 or not all(_fits(v) for v in results):
+        raise Miss("three spatial dimensions or another block of channels")
+
+
+def _fits(value: Any) -> bool:
+    layout = ir.type_of(value).layout
+    return not layout or channel_block(layout) == BLOCK
+
+
+class GlobalMean:
+    """A task is one block of channels of one image."""
+
+    def __init__(
+        self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool
+    ) -> None:
+        self.x = ir.type_of(anchor.operands[0])
+        self.emitter = Emitter(region, name)
+        self.b, self.k = self.emitter.builder, self.emitter.k
+        self.buffer = self.b.buffer(argument_index(region, anchor.operands[0]) or 0, "float32")
+        self.epilogue = Epilogue(self.emitter, anchor)
+        self.rest = (0,) * (ir.type_of(anchor.results[0]).rank - 2)
+        self.lanes = "vectorized" if vectorize else "serial"
+
+    def build(self) -> Scheduled:
+        b, k = self.b, self.k
+        images, channels, *spatial = self.x.shape
+        size = 1
+        for d in spatial:
+            size = size * d
+        blocks, pixels = -(-channels // BLOCK), b.scalar(size)
+        with b.tasks() as t:
+            image = b.let(k.floordiv(t, blocks))
+            block = b.let(t - image * blocks)
+            start = b.let(t * (pixels * BLOCK))
+            tile = RegisterTile(b, 1, BLOCK, _SETS)
+            turns = k.floordiv(pixels, _SETS)
+            turns = turns if isinstance(turns, int) else b.let(turns)
+            with b.loop(turns, name="p") as i, b.loop(BLOCK, "vectorized") as lane:
+                for s in range(_SETS):
+                    at = start + (i * _SETS + s) * BLOCK
+                    tile.add(0, lane, b.load(self.buffer, at + lane), s)
+            with b.loop(pixels - turns * _SETS, start=turns * _SETS, name="p") as i:
+                with b.loop(BLOCK, "vectorized") as lane:
+                    tile.add(0, lane, b.load(self.buffer, start + i * BLOCK + lane))
+            tile.gather_sets()
+            self._store(tile, image, block, channels, b.let(k.value_of_index(pixels, "float32")))
+        return self.emitter.finish("global-mean", images * blocks, images * channels * size)
+
+    def _store(
+        self, tile: RegisterTile, image: Any, block: Any, channels: int, count: Any
+    ) -> None:
+        def pieces(some: list[tuple[int, int]]) -> Any:
+            def body() -> None:
+                for offset, width in some:
+                    with self.b.loop(width, self.lanes) as lane:
+                        value = self.b.let(tile.at(0, offset + lane) / count)
+                        channel = block * BLOCK + offset + lane
+                        self.epilogue.store((image, channel, *self.rest), value)
+
+            return body
+
+        partial = channels % BLOCK
+        cases = [(block < channels // BLOCK, pieces([(0, BLOCK)])), (None, pieces(powers_of_two(partial)))]
+        first_of(self.b, cases if partial else [(None, pieces([(0, BLOCK)]))])
