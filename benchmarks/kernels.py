@@ -25,7 +25,8 @@ from cuvilc.dialect.dims import evaluate  # noqa: E402
 from cuvilc.dialect.types import TensorType  # noqa: E402
 from cuvilc.targets.chip import Chip  # noqa: E402
 from cuvilc.targets.schedules import conv as conv_schedule  # noqa: E402
-from cuvilc.targets.schedules import gemm  # noqa: E402
+from cuvilc.targets.schedules import depthwise as depthwise_schedule  # noqa: E402
+from cuvilc.targets.schedules import gemm, pool  # noqa: E402
 
 _PEAK = r"""
 #include <immintrin.h>
@@ -120,6 +121,48 @@ CASES |= {
         (256, 56, 64, 1, 1), (512, 7, 2048, 1, 1), (2048, 7, 512, 1, 1), (256, 56, 512, 1, 2),
         (24, 75, 40, 3, 1),
     )
+}  # fmt: skip
+
+
+def depthwise(c: int, size: int, kernel: int, stride: int) -> Any:
+    pads = (kernel // 2,) * 2
+    types = [
+        TensorType((1, c, size, size), layout="NCHW16c"),
+        TensorType((c, 1, kernel, kernel), layout="pack0_16"),
+        TensorType((c,)),
+    ]
+
+    def body(x: Any, w: Any, bias: Any) -> Any:
+        value = ir.build(
+            "ai.conv", x, w, bias, strides=(stride, stride), pads_begin=pads, pads_end=pads,
+            dilations=(1, 1), groups=c, out_layout="NCHW16c",
+        )  # fmt: skip
+        return ir.build("ai.relu", value)
+
+    return program_of(types, body), depthwise_schedule.schedule
+
+
+def max_pool(c: int, size: int) -> Any:
+    attrs = {
+        "kernel": (3, 3), "strides": (2, 2), "pads_begin": (1, 1), "pads_end": (1, 1),
+        "dilations": (1, 1),
+    }  # fmt: skip
+    types = [TensorType((1, c, size, size), layout="NCHW16c")]
+    return program_of(types, lambda x: ir.build("ai.max_pool", x, **attrs)), pool.schedule
+
+
+def global_mean(c: int, size: int) -> Any:
+    types = [TensorType((1, c, size, size), layout="NCHW16c")]
+    made = program_of(types, lambda x: ir.build("ai.reduce_mean", x, axes=(2, 3), keepdims=False))
+    return made, pool.schedule
+
+
+CASES |= {
+    f"depthwise {k}x{k}/{s} {c} @{size}": lambda c=c, size=size, k=k, s=s: depthwise(c, size, k, s)
+    for c, size, k, s in ((32, 112, 3, 1), (96, 112, 3, 2), (384, 14, 3, 1), (240, 28, 5, 1), (960, 7, 5, 1))
+} | {
+    "max_pool 3x3/2 64 @112": lambda: max_pool(64, 112),
+    "global mean 2048 @7": lambda: global_mean(2048, 7),
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from cuvilc.targets.schedules.microkernel import (
     greater,
     lesser,
     powers_of_two,
+    unrolled_steps,
 )
 from cuvilc.targets.tir import CannotVectorize
 
@@ -181,13 +182,16 @@ class Gemm:
             scalars = [self.left.at(r, k) for r in range(tile.rows)]
             tile.step(scalars, lambda lane: self.right.at(k, lane), s)
 
-        turns = self.emitter.k.floordiv(self.k, sets)
+        steps = unrolled_steps(self.chip, tile.rows, tile.width, sets)
+        if isinstance(self.k, int) and self.k < 2 * steps:
+            steps = sets
+        turns = self.emitter.k.floordiv(self.k, steps)
         turns = turns if isinstance(turns, int) else self.b.let(turns)
         with self.b.loop(turns, name="k") as i:
-            for s in range(sets):
-                step(i * sets + s, s)
-        if sets > 1 and not (isinstance(self.k, int) and self.k % sets == 0):
-            with self.b.loop(self.k - turns * sets, start=turns * sets, name="k") as i:
+            for s in range(steps):
+                step(i * steps + s, s % sets)
+        if steps > 1 and not (isinstance(self.k, int) and self.k % steps == 0):
+            with self.b.loop(self.k - turns * steps, start=turns * steps, name="k") as i:
                 step(i, 0)
 
     # ---- epilogue

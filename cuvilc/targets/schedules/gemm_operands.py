@@ -19,6 +19,7 @@ class Left:
     def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
         self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
         self.k = self.b.scalar(plan.k)
+        self.stride = self.b.scalar(plan.row_stride)
         self.batch: list[Any] = []
         self._base: Any = 0  # first row in the scratch
         self._tile: Any = 0
@@ -28,7 +29,7 @@ class Left:
             self._buffer = self.b.buffer(index, "float32")
         else:
             rows: Dim = plan.tile_group * plan.rows
-            self._buffer = self.b.scratch(plan.k * rows, "float32")
+            self._buffer = self.b.scratch(plan.row_stride * rows, "float32")
 
     def begin_task(self, batch: list[Any]) -> None:
         self.batch = batch
@@ -45,7 +46,7 @@ class Left:
         self._base = low
         b, whole = self.b, self.k - self.k % _STEP if isinstance(self.k, int) else 0
         with b.loop(high - low, start=low, name="r") as row:
-            to = b.let((row - low) * self.k)
+            to = b.let((row - low) * self.stride)
             if whole:
                 with b.loop(whole // _STEP) as step, b.loop(_STEP, self.lanes) as lane:
                     self._pack(to, row, step * _STEP + lane)
@@ -65,14 +66,14 @@ class Left:
         return a.at((*self.batch, *rows, k))
 
     def begin_tile(self, row: Any) -> None:
-        start = row * self.k if self.plan.a_direct else (row - self._base) * self.k
+        start = (row if self.plan.a_direct else row - self._base) * self.stride
         self._tile = self.b.let(start + self._task if self.plan.a_direct else start)
 
     def begin_step(self, k: Any) -> None:
         """Column k is next."""
 
     def at(self, r: int, k: Any) -> Any:
-        return self.b.load(self._buffer, self._tile + r * self.k + k)
+        return self.b.load(self._buffer, self._tile + r * self.stride + k)
 
 
 class Right:

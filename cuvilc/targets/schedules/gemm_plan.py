@@ -21,6 +21,9 @@ PANEL = 32  # columns in a block of packed weights
 # A task should last about 20 us: so many operations, or so many bytes of weights when few rows share them.
 _TASK_FLOPS = 2.5e6
 _TASK_WEIGHT_BYTES = 600e3
+# Rows of A this far apart share one set of the L1 cache; of more rows than ways, none stays: so they are packed.
+_ALIAS_BYTES, _WAYS = 4096, 8
+_PADDING = 16  # floats between packed rows, for the same reason
 _MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
 
 
@@ -70,6 +73,11 @@ class Plan:
         return product(self.batch) * self.m * self.n * self.k * 2
 
     @property
+    def row_stride(self) -> Dim:
+        """Of A as the register tile reads it."""
+        return self.k if self.a_direct else self.k + _PADDING
+
+    @property
     def last_width(self) -> int:
         """Of the tile on the last panel: half of a tile suffices where its second half would be empty."""
         left = self.n % self.width if isinstance(self.n, int) else 0
@@ -116,9 +124,12 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         width = chip.lanes
     a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
     m = product(leading)
+    rows = balanced_rows(m, chip, width)
+    if isinstance(k, int) and k and 4 * k % _ALIAS_BYTES == 0 and rows > _WAYS:
+        a_direct = False
     plan = Plan(
         anchor, a, b, batch, leading, attrs["transpose_a"], attrs["transpose_b"], m, n, k,
-        a_direct, kind, balanced_rows(m, chip, width), width,
+        a_direct, kind, rows, width,
     )  # fmt: skip
     group(plan)
     return plan

@@ -38,6 +38,12 @@ def tile_rows(chip: Chip, width: int) -> int:
     return min((chip.registers - _RESERVED) // max(width // chip.lanes, 1), _MOST_ROWS)
 
 
+def unrolled_steps(chip: Chip, rows: int, width: int, sets: int) -> int:
+    """Steps of the reduction in a loop's body: short ones are repeated, or the loop itself would cost."""
+    per_step = rows * max(width // chip.lanes, 1)
+    return max(sets, 4 if per_step <= 12 else 2 if per_step <= 16 else 1)
+
+
 def balanced(total: int, most: int) -> list[int]:
     """`total` cut into the fewest parts of at most `most`, sizes differing by at most one, larger first."""
     count = -(-total // most)
@@ -81,13 +87,15 @@ def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
 class RegisterTile:
     """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
 
-    def __init__(self, b: KernelBuilder, rows: int, width: int, sets: int = 1) -> None:
+    def __init__(
+        self, b: KernelBuilder, rows: int, width: int, sets: int = 1, start: float = 0.0
+    ) -> None:
         self.b, self.rows, self.width, self.sets = b, rows, width, sets
         self._sums = b.local(rows * width * sets, "float32")
         for s in range(sets):
             with b.loop(width, "vectorized") as lane:
                 for r in range(rows):
-                    self._put(r, lane, const(0, "float32"), s)
+                    self.put(r, lane, const(start, "float32"), s)
 
     @staticmethod
     def sets_for(chip: Chip, rows: int, width: int) -> int:
@@ -100,8 +108,11 @@ class RegisterTile:
     def at(self, row: int, lane: Any, s: int = 0) -> PrimExpr:
         return self.b.load(self._sums, const((s * self.rows + row) * self.width) + lane)
 
-    def _put(self, row: int, lane: Any, value: Any, s: int = 0) -> None:
+    def put(self, row: int, lane: Any, value: Any, s: int = 0) -> None:
         self.b.store(self._sums, const((s * self.rows + row) * self.width) + lane, value)
+
+    def add(self, row: int, lane: Any, value: Any, s: int = 0) -> None:
+        self.put(row, lane, self.at(row, lane, s) + value, s)
 
     def step(self, scalars: Sequence[Any], vector: Callable[[Any], Any], s: int = 0) -> None:
         """sums[r] += scalars[r] · vector for every row whose scalar is not None."""
@@ -109,14 +120,14 @@ class RegisterTile:
             v = self.b.let(vector(lane))
             for r, scalar in enumerate(scalars):
                 if scalar is not None:
-                    self._put(r, lane, self.at(r, lane, s) + scalar * v, s)
+                    self.add(r, lane, scalar * v, s)
 
     def gather_sets(self) -> None:
         """Add the sets up into the first."""
         for s in range(1, self.sets):
             with self.b.loop(self.width, "vectorized") as lane:
                 for r in range(self.rows):
-                    self._put(r, lane, self.at(r, lane) + self.at(r, lane, s))
+                    self.add(r, lane, self.at(r, lane, s))
 
     def spill(self) -> Any:
         """The sums as an array [rows, width] in memory, for a loop over rows."""
