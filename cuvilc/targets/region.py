@@ -86,6 +86,10 @@ class Emitter:
         t = ir.type_of(value)
         self._accessors[value] = Accessor(t, self.extents(t.shape), load, self.builder)
 
+    def forget(self) -> None:
+        """Drop every defined and computed value, so that the next use follows new definitions."""
+        self._accessors = {v: self._accessors[v] for v in self.region.arguments}
+
     def extents(self, shape: Shape) -> list[Any]:
         return [self.builder.scalar(d) for d in shape]
 

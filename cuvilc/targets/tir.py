@@ -53,6 +53,19 @@ class CannotVectorize(Exception):
     """Control flow inside a vectorised loop depends on the lane; the schedule starts over with a scalar loop."""
 
 
+class Variable:
+    """What KernelBuilder.variable returns."""
+
+    def __init__(self, builder: KernelBuilder, cell: Buffer, dtype: str) -> None:
+        self._builder, self._buffer, self._dtype = builder, cell, dtype
+
+    def get(self) -> PrimExpr:
+        return self._builder._get(self._buffer, self._dtype)
+
+    def set(self, value: PrimExpr) -> None:
+        self._builder._put(self._buffer, value)
+
+
 class KernelBuilder:
     """Builds one kernel statement by statement.
 
@@ -193,6 +206,12 @@ class KernelBuilder:
         loaded = self._get(cell, str(value.ty.dtype))
         self._cells[id(loaded)] = loaded
         return loaded
+
+    def variable(self, value: PrimExpr) -> Variable:
+        """A value that changes: in a vectorised loop one a lane."""
+        made = Variable(self, self._cell(str(value.ty.dtype), "x"), str(value.ty.dtype))
+        made.set(value)
+        return made
 
     def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
         """inside() where a uniform condition holds, else `otherwise` (a value, or a function of the dtype)."""

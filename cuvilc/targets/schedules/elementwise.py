@@ -8,13 +8,12 @@ A result whose innermost axis is strided in an operand goes through tiles (trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
-from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules import transpose
@@ -26,6 +25,7 @@ from cuvilc.targets.schedules.elementwise_access import (
     split,
     store_all,
 )
+from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
 from cuvilc.targets.tir import CannotVectorize, const, tirx
 
 TASK_ELEMENTS = 4096
@@ -212,7 +212,7 @@ def _emit_row(
             scalar = emitter.builder.scalar
             parts = [(scalar(a), scalar(n)) for a, n in found]
 
-    def element(i: Any) -> None:
+    def element(i: Any, place: Place) -> None:
         _store(emitter, piece, {**values, inner: i})
 
     width = vector_width(emitter.region, chip) if vector else 1
@@ -233,60 +233,6 @@ def outer_values(emitter: Emitter, digits: list[Digit], loops: Sequence[int], ro
             values[n] = b.let(k.mod(row, extent))
             row = b.let(k.floordiv(row, extent))
     return values
-
-
-def vector_width(region: Region, chip: Chip) -> int:
-    """Elements of a vector: as many as fill a register with the narrowest buffer, at most 4 registers' worth."""
-    sizes = [item_bytes(t.dtype) for t in region.types()]
-    widest, narrowest = max(sizes, default=4), min(sizes, default=4)
-    return max(1, min(chip.lanes * 4 // narrowest, chip.lanes * 16 // max(widest, 4), 4 * chip.lanes))
-
-
-def sweep(
-    emitter: Emitter, start: Any, extent: Any, width: int, unroll: int, element: Callable[[Any], None]
-) -> None:
-    """element(i) for i from start, `extent` of them: unrolled vectors, vectors, then the rest."""
-    b = emitter.builder
-    if width == 1:
-        with b.loop(extent) as i:
-            element(_plus(start, i))
-        return
-    if isinstance(extent, int):
-        _static_sweep(b, start, extent, width, unroll, element)
-        return
-    done: Any = 0
-    if unroll > 1:
-        count = b.let(tirx.floordiv(extent, const(width * unroll)))
-        with b.loop(count) as i, b.loop(unroll, "unrolled") as u, b.loop(width, "vectorized") as lane:
-            element(_plus(start, (i * unroll + u) * width + lane))
-        done = b.let(count * (width * unroll))
-    count = b.let(tirx.floordiv(extent - done, const(width)))
-    with b.loop(count) as i, b.loop(width, "vectorized") as lane:
-        element(_plus(start, done + i * width + lane))
-    done = b.let(count * width + done)
-    with b.loop(b.let(extent - done)) as i:
-        element(_plus(start, done + i))
-
-
-def _static_sweep(b: Any, start: Any, extent: int, width: int, unroll: int, element: Any) -> None:
-    done = 0
-    while width * unroll > extent and unroll > 1:
-        unroll //= 2
-    count = extent // (width * unroll)
-    if count:
-        with b.loop(count) as i, b.loop(unroll, "unrolled") as u, b.loop(width, "vectorized") as lane:
-            element(_plus(start, (i * unroll + u) * width + lane))
-        done = count * width * unroll
-    while done < extent:
-        while width > extent - done:
-            width //= 2
-        with b.loop(width, "vectorized" if width > 1 else "serial") as lane:
-            element(_plus(start, lane + done))
-        done += width
-
-
-def _plus(start: Any, i: Any) -> Any:
-    return i if isinstance(start, int) and start == 0 else i + start
 
 
 def _store(emitter: Emitter, piece: Piece, values: dict[int, Any]) -> None:

@@ -32,7 +32,7 @@ class Digit:
 
     axis: int
     extent: Dim
-    factor: int = 1
+    factor: Dim = 1
     start: Dim = 0
     span: Dim = 1
 
@@ -220,7 +220,7 @@ def logical_index(emitter: Emitter, digits: Sequence[Digit], values: Sequence[An
         if digit.span != 1:
             value = b.zero(digit.span)
         part = value if _is_zero(digit.start) else value + b.scalar(digit.start)
-        part = part if digit.factor == 1 else part * digit.factor
+        part = part if digit.factor == 1 else part * b.scalar(digit.factor)
         index[digit.axis] = part if _is_zero(index[digit.axis]) else index[digit.axis] + part
     for axis, i in enumerate(index):
         b.note_span(i, shape[axis])
@@ -231,10 +231,15 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, int) and value == 0
 
 
-def split(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
+Define = Callable[[Emitter], None]
+
+
+def split(
+    region: Region, digits: list[Digit], define: Define | None = None
+) -> tuple[list[Digit], Report]:
     """Split digits until every division of an index has a digit of its own, where extents divide."""
     for _ in range(4):
-        report = probe(region, digits)
+        report = probe(region, digits, define)
         change = {}
         for n, by in report.splits.items():
             whole = mod(digits[n].extent, by)
@@ -254,13 +259,18 @@ def split(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
     return digits, report
 
 
-def merged(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
-    """The digits with as many neighbours merged as every access allows, and how those look."""
-    report = probe(region, digits)
+def merged(
+    region: Region, digits: list[Digit], define: Define | None = None, barrier: int = 0
+) -> tuple[list[Digit], Report]:
+    """The digits with as many neighbours merged as every access allows, and how those look.
+
+    barrier: digits before this number do not merge with those from it on.
+    """
+    report = probe(region, digits, define)
     closed: set[int] = set()
     while True:
-        made = _merge(digits, report, closed)
-        seen = probe(region, made)
+        made = [*_merge(digits[:barrier], 0, report, closed), *_merge(digits[barrier:], barrier, report, closed)]
+        seen = probe(region, made, define) if made != digits else report
         # A division by the extent, simplified away before, comes back where a digit outgrows its axis.
         grown = {
             n for old, new in zip(report.accesses, seen.accesses, strict=True)
@@ -272,17 +282,20 @@ def merged(region: Region, digits: list[Digit]) -> tuple[list[Digit], Report]:
         closed |= grown
 
 
-def _merge(digits: list[Digit], report: Report, closed: set[int]) -> list[Digit]:
-    """Merge neighbours that every access sees as one axis; the outer one stays with extent 1."""
+def _merge(digits: list[Digit], first: int, report: Report, closed: set[int]) -> list[Digit]:
+    """Merge neighbours that every access sees as one axis; the outer one stays with extent 1.
+
+    first: the number in `report` of the first digit.
+    """
     made = list(digits)
     inner = len(digits) - 1
     for n in range(len(digits) - 2, -1, -1):
         if made[n].extent == 1:
             continue
         extent = made[inner].extent
-        fits = not ({n, inner} & report.used) and inner not in closed
-        fits = fits and all(_continues(a.steps[n], a.steps[inner], extent) for a in report.accesses)
-        if extent != 1 and fits:
+        fits = not ({n + first, inner + first} & report.used) and inner + first not in closed
+        steps = [(a.steps[n + first], a.steps[inner + first]) for a in report.accesses]
+        if extent != 1 and fits and all(_continues(*s, extent) for s in steps):
             made[inner] = replace(made[inner], extent=extent * made[n].extent)
             made[n] = replace(made[n], extent=1, span=made[n].extent)
         else:
