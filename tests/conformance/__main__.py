@@ -14,10 +14,10 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.conformance.cases import all_cases
 from tests.conformance.report import report
 from tests.conformance.worker import ROOT, Worker
 
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
 
-    cases = {c.name: c.operator for c in import_module("tests.import.onnx_cases").iter_cases()}
+    cases = {name: case.operator for name, case in all_cases().items()}
     wanted = [name for name in cases if options.only in name]
     kept = ROOT / "build" / "conformance" / f"{options.target}.jsonl"
     outcomes = {} if options.fresh or options.only else earlier(kept)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-import cuvil
 from cuvilc.diagnostics import CODES, CuvilError
 from cuvilc.driver import BuildRequest, build
+from cuvilc.open_package import open_package
+from tests.conformance.cases import onnx_cases
 from tests.tolerances import mismatch
-
-onnx_cases = import_module("tests.import.onnx_cases")  # the folder is named by a keyword
 
 DATA_DEPENDENT = "CUV109"  # a size that depends on data: tried again with small inputs as constants
 # The outputs are random: shape and dtype are all that can be compared.
@@ -49,7 +47,7 @@ def _run(case: Any, model: Any, target: str) -> str:
         source, package = Path(folder) / "case.onnx", Path(folder) / "case.cuvil"
         source.write_bytes(model.SerializeToString())
         build(BuildRequest(source, package, target=target, cpu=_cpu(target), jobs=1, vectors=0))
-        loaded = cuvil.load(package, threads=1)
+        loaded = open_package(package, threads=1)
         try:
             names = {port.name for port in loaded.inputs}
             for inputs, wanted in case.data:

@@ -8,25 +8,23 @@ from zlib import crc32
 
 import pytest
 
+from cuvilc.targets.target import target_names
+from tests.conformance.cases import all_cases
 from tests.conformance.report import report
 from tests.conformance.worker import Worker
 
-onnx_cases = import_module("tests.import.onnx_cases")
 PART = 10
 KNOWN = getattr(import_module("tests.import.test_onnx_cases"), "DIFFERENT", frozenset())
 
 
 def names() -> list[str]:
     """By the names' checksums: the sample stays the same when onnx adds cases."""
-    from onnx.backend.test.loader import load_model_tests
-
-    found = [case.name for case in load_model_tests(kind="node")]
-    return sorted(n for n in found if crc32(n.encode()) % PART == 0 and n not in KNOWN)
+    return sorted(n for n in all_cases() if crc32(n.encode()) % PART == 0 and n not in KNOWN)
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    worker = Worker()
+@pytest.fixture(scope="module", params=target_names())
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
+    worker = Worker(request.param)
     yield worker
     worker.close()
 
