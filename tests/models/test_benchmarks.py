@@ -1,0 +1,50 @@
+"""The benchmark models: a sample in `make test`, all of them with `-m slow`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import models
+
+pytest.importorskip("onnxruntime")
+from tests.models.agree import check, session  # noqa: E402
+
+SAMPLE = ("resnet18", "minilm")
+
+
+def exported(name: str) -> Path:
+    """The folder of a model; exports it when torch is here."""
+    folder = models.cache_folder() / name
+    if not (folder / "meta.json").is_file():
+        for module in ("torch", "transformers", "onnxscript"):
+            pytest.importorskip(module)
+    return models.ensure(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in models.NAMES],
+)
+def test_the_package_agrees_with_onnxruntime(name: str, tmp_path: Path) -> None:
+    folder = exported(name)
+    with np.load(folder / "inputs.npz") as file:
+        given = {key: file[key] for key in file.files}
+    rng = np.random.default_rng(1)
+    other = {
+        k: rng.standard_normal(v.shape).astype(v.dtype) if v.dtype == np.float32 else v[..., ::-1]
+        for k, v in given.items()
+    }
+    check(folder / "model.onnx", tmp_path, [given, {k: v.copy() for k, v in other.items()}])
+
+
+def test_the_answer_is_torchs(tmp_path: Path) -> None:
+    """onnxruntime is right about the export: the oracle is checked too."""
+    folder = exported("resnet18")
+    with np.load(folder / "inputs.npz") as file, np.load(folder / "ref.npz") as wanted:
+        found = session(folder / "model.onnx").run(None, {key: file[key] for key in file.files})
+        for name, value in zip(wanted.files, found, strict=True):
+            scale = np.abs(wanted[name]).max()
+            assert np.abs(value - wanted[name]).max() <= 1e-4 * scale
