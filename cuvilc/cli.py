@@ -35,7 +35,6 @@ _BROKEN_PIPE = 141
 
 app = typer.Typer(
     name="cuvilc",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -86,8 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = Output.of_arguments(arguments)
     try:
         with _unwinding():
-            result = app(args=arguments, prog_name="cuvilc", standalone_mode=False)
+            result = app(args=arguments or ["--help"], prog_name="cuvilc", standalone_mode=False)
         sys.stdout.flush()
+        if not arguments:
+            return 2
         return result if isinstance(result, int) else 0
     except CuvilError as error:
         output.errors(error)

@@ -48,12 +48,16 @@ def bench(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a package on random inputs of its declared shapes and show how long a run takes.
+    """Measure how long a run of a package takes.
 
-    \b cuvilc bench resnet18.cuvil --threads 2 cuvilc bench bert.cuvil --dim batch=8 --dim seq=128
-    open sizes default to 1 on the first axis of an input, to 16 on others cuvilc bench net.cuvil
-    --profile                      which kernels the time goes to cuvilc bench net.cuvil --trace
-    out.json               open it in ui.perfetto.dev
+    Inputs are random, of the declared shapes. Open sizes are 1 on the first axis of an input and 16
+    on others, unless --dim says otherwise.
+
+    \b
+      cuvilc bench resnet18.cuvil --threads 2
+      cuvilc bench bert.cuvil --dim batch=8 --dim seq=128
+      cuvilc bench net.cuvil --profile          which kernels the time goes to
+      cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
     from cuvilc.open_package import open_package  # noqa: PLC0415
     from cuvilc.verify import random_inputs  # noqa: PLC0415

@@ -109,7 +109,9 @@ def build(
     quiet: QuietOption = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compile a model into a package, a folder that holds all that is needed to run it.
+    """Compile a model into a package.
+
+    A package is a folder that holds all that is needed to run the model.
 
     \b
       cuvilc build resnet18.onnx

@@ -23,7 +23,7 @@ CodeArgument = Annotated[
 
 
 def explain(code: CodeArgument = "", json: JsonOption = False) -> None:
-    """Say what a diagnostic means and what to do about it; without a code, list all.
+    """Say what a diagnostic means, or list all.
 
     \b
       cuvilc explain CUV104

@@ -16,10 +16,10 @@ All = Annotated[bool, typer.Option("--all", help="Every kernel and every layer n
 
 
 def inspect(package: PackageArgument, all: All = False, json: JsonOption = False) -> None:
-    """Show a package: inputs, sizes, CPU levels, memory, kernels with their layers, files.
+    """Show what is in a package.
 
-    Reads metadata.json alone; nothing of the package runs, so any package can be looked at
-    anywhere.
+    Inputs, sizes, CPU levels, memory, which kernel is which layer, files. Reads metadata.json alone;
+    nothing of the package runs, so any package can be looked at anywhere.
 
     \b
       cuvilc inspect resnet18.cuvil

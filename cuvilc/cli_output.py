@@ -24,7 +24,7 @@ class Output:
     @staticmethod
     def of_arguments(arguments: Sequence[str]) -> Output:
         """As the command line asks, even where it cannot be parsed."""
-        pairs = list(zip(arguments, [*arguments[1:], ""], strict=True))
+        pairs = list(zip(arguments, [*arguments[1:], ""], strict=False))
         wanted = any(
             a in ("--json", "--format=json") or (a, b) == ("--format", "json") for a, b in pairs
         )

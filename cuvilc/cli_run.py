@@ -35,12 +35,14 @@ def run(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a package on inputs from a .npz file, whose names are the names of the inputs.
+    """Run a package on inputs from a .npz file.
+
+    The names in the file are the names of the model's inputs.
 
     \b
-      python -c "import numpy as np; np.savez('in.npz', image=np.zeros((1,3,224,224), np.float32))"
-      cuvilc run resnet18.cuvil --inputs in.npz                    shows the outputs
-      cuvilc run resnet18.cuvil --inputs in.npz --outputs out.npz  writes them
+      python -c "import numpy as np; np.savez('in.npz', x=np.zeros((1, 8), np.float32))"
+      cuvilc run net.cuvil --inputs in.npz                    shows the outputs
+      cuvilc run net.cuvil --inputs in.npz --outputs out.npz  writes them
     """
     from cuvilc.open_package import open_package  # noqa: PLC0415
 

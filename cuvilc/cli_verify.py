@@ -32,13 +32,15 @@ def verify(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare every file with its SHA-256, and the results with the bundled test vectors.
+    """Check a package's files, and what it computes here.
 
-    Every CPU level that this machine can run is tried, on one thread and on two.
+    Every file is compared with its SHA-256, and the results with the bundled test vectors: on every
+    CPU level that this machine can run, on one thread and on two.
 
-    \b cuvilc verify resnet18.cuvil cuvilc verify bert.cuvil --against bert.onnx
-    onnxruntime as oracle, several sizes cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
-    at this size
+    \b
+      cuvilc verify resnet18.cuvil
+      cuvilc verify bert.cuvil --against bert.onnx    onnxruntime as oracle
+      cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
     """
     from cuvilc import verify as checks  # noqa: PLC0415
     from cuvilc.artifact import read_package  # noqa: PLC0415

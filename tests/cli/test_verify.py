@@ -1,0 +1,159 @@
+"""`cuvilc verify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuvilc.package.vectors import Case, Vectors, write_vectors_file
+from cuvilc.verify import difference
+
+from .helpers import Cuvilc, dense, save
+
+PACKAGES = ["net.cuvil", "null.cuvil"]
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-7}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_right_package(cuvilc: Cuvilc, folder: Path, package: str) -> None:
+    result = cuvilc.ok("verify", package)
+    assert "all within tolerance" in result.out
+    data = cuvilc.ok("verify", package, "--json").data
+    assert set(data) == {
+        "package", "ok", "files", "checks", "levels_not_run", "notes", "errors",
+    }  # fmt: skip
+    assert data["ok"] is True
+    assert set(data["checks"][0]) == {
+        "case", "output", "level", "threads", "error", "limit", "problem", "ok",
+    }  # fmt: skip
+    if package == "net.cuvil":
+        assert {c["threads"] for c in data["checks"]} == {1, 2}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_against_onnxruntime_at_several_sizes(
+    cuvilc: Cuvilc, folder: Path, package: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    data = cuvilc.ok("verify", package, "--against", "net.onnx", "--json").data
+    cases = {c["case"] for c in data["checks"]}
+    assert {"vector 0", "batch=1"} <= cases
+    assert len(cases) == 4
+    fixed = cuvilc.ok("verify", package, "--against", "net.onnx", "--dim", "batch=9", "--json")
+    assert {c["case"] for c in fixed.data["checks"]} == {"vector 0", "batch=9"}
+
+
+def test_against_another_model(cuvilc: Cuvilc, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    other = dense()
+    values = np.frombuffer(other.graph.initializer[0].raw_data, np.float32) * 2
+    other.graph.initializer[0].raw_data = values.tobytes()
+    result = cuvilc("verify", "null.cuvil", "--against", save(folder, other, "other.onnx"))
+    assert result.code == 1
+    assert "error[CUV622]" in result.err
+    assert "WRONG" in result.out
+
+
+@pytest.mark.parametrize("content", [None, b"no model"])
+def test_an_oracle_that_refuses(cuvilc: Cuvilc, folder: Path, content: bytes | None) -> None:
+    pytest.importorskip("onnxruntime")
+    if content is not None:
+        Path("bad.onnx").write_bytes(content)
+    result = cuvilc("verify", "null.cuvil", "--against", "bad.onnx")
+    assert (result.code, "CUV625" in result.err) == (1, True)
+
+
+def test_without_onnxruntime(
+    cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    result = cuvilc("verify", "null.cuvil", "--against", "net.onnx")
+    assert result.code == 2
+    assert "error[CUV623]" in result.err
+    assert "pip install onnxruntime" in result.err
+
+
+def test_without_the_runtime(
+    cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuvil", None)
+    result = cuvilc("verify", "net.cuvil")
+    assert (result.code, "pip install cuvil" in result.err) == (2, True)
+    cuvilc.ok("verify", "null.cuvil")
+
+
+@pytest.mark.parametrize("name", ["program.mlir", "weights.npz", "vectors.npz"])
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_file(cuvilc: Cuvilc, folder: Path, name: str, damage: str) -> None:
+    file = folder / "null.cuvil" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data if damage == "flip" else data[:-1])
+    result = cuvilc("verify", "null.cuvil")
+    assert (result.code, "CUV523" in result.err) == (1, True)
+    assert cuvilc("verify", "null.cuvil", "--json").data["errors"][0]["code"] == "CUV523"
+
+
+def test_a_package_without_vectors_says_so(cuvilc: Cuvilc, folder: Path) -> None:
+    cuvilc.ok("build", "net.onnx", "--target", "null", "--vectors", 0)
+    result = cuvilc.ok("verify", "net.cuvil")
+    assert "no test vectors" in result.err
+    assert "--vectors 1" in result.err
+
+
+def test_wrong_vectors(cuvilc: Cuvilc, folder: Path) -> None:
+    """A package whose vectors disagree, with hashes that fit."""
+    import json
+
+    from cuvilc import artifact
+    from cuvilc.package.vectors import read_vectors
+
+    package = artifact.read_package(folder / "null.cuvil")
+    vectors = read_vectors(package)
+    assert vectors is not None
+    case = Case(vectors.cases[0].inputs, [a + 1 for a in vectors.cases[0].outputs])
+    file = package.path / "vectors.npz"
+    write_vectors_file(file, Vectors([case], vectors.tolerance))
+    metadata = json.loads((package.path / "metadata.json").read_bytes())
+    info = {"sha256": artifact.file_sha256(file), "bytes": file.stat().st_size}
+    metadata["files"]["vectors.npz"] = info
+    (package.path / "metadata.json").write_bytes(artifact.canonical(metadata))
+    result = cuvilc("verify", "null.cuvil")
+    assert (result.code, "CUV622" in result.err) == (1, True)
+    data = cuvilc("verify", "null.cuvil", "--json")
+    assert (data.code, data.data["ok"]) == (1, False)
+    assert data.data["errors"][0]["code"] == "CUV622"
+
+
+def test_dim_is_for_the_oracle(cuvilc: Cuvilc, folder: Path) -> None:
+    assert cuvilc("verify", "null.cuvil", "--dim", "batch=3").code == 2
+
+
+def test_difference() -> None:
+    one = np.ones(3, np.float32)
+    error, limit, problem = difference(one, one * np.float32(1.01), TOLERANCE)
+    assert error > limit
+    assert not problem
+    assert difference(one, one[:2], TOLERANCE)[2].startswith("shape")
+    nan = np.array([1, np.nan, np.inf], np.float32)
+    assert difference(nan, nan.copy(), TOLERANCE)[0] == 0
+    assert "other places" in difference(nan, one, TOLERANCE)[2]
+    zeros = np.zeros(3, np.float32)
+    assert difference(zeros, zeros, TOLERANCE)[0] == 0
+    assert difference(zeros + np.float32(1e-3), zeros, TOLERANCE)[0] > limit
+    small = np.array([1, 2], np.int8)
+    error, limit, _ = difference(small, small + np.int8(1), TOLERANCE)
+    assert error <= limit
+    error, limit, _ = difference(small.astype(np.int32), small.astype(np.int32) + 1, TOLERANCE)
+    assert error > limit
+    assert difference(np.empty(0, np.float32), np.empty(0, np.float32), TOLERANCE)[0] == 0
+
+
+def test_tolerances_are_those_of_the_tests() -> None:
+    from cuvilc.vectors import RELATIVE
+    from tests import tolerances
+
+    assert tolerances.RELATIVE == RELATIVE
