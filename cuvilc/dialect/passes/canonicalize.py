@@ -25,45 +25,36 @@ RULES = rules_algebra.RULES | rules_moves.RULES
 def run(program: Program, context: PassContext) -> None:
     """After it no rule of rules_algebra and rules_moves applies, and no two operations compute the same."""
     with program:
-        graph = Graph(program)
-        for _ in range(4):
-            count = rewrite(graph, RULES, context)
-            context.apply("known-branch", branches := take_known_branches(graph))
-            merged = merge_equal(graph)
-            context.apply("merge-equal", merged)
-            if not (branches or merged) and not count:
-                break
-            if branches:
-                graph = Graph(program)
-            elif not merged:
-                break
+        again = True
+        while again:
+            graph = Graph(program)
+            rewrite(graph, RULES, context)
+            if again := take_known_branch(graph):
+                context.apply("known-branch")
+            elif merged := merge_equal(graph):
+                context.apply("merge-equal", merged)
+                again = rewrite(graph, RULES, context) > 0
 
 
-def take_known_branches(graph: Graph) -> int:
-    """Put the taken branch of an `ai.if` with a constant condition in its place."""
-    count = 0
-    for node in list(graph.live()):
-        if node.name != "ai.if" or not node.alive:
+def take_known_branch(graph: Graph) -> bool:
+    """Put the taken branch of an `ai.if` with a constant condition in its place. The graph is then stale."""
+    for node in graph.live():
+        if node.name != "ai.if":
             continue
-        known = graph.number(node.operands[0])
-        if known is None:
-            array = graph.array(node.operands[0])
-            known = None if array is None else bool(array.reshape(()))
+        known = graph.array(node.operands[0])
         if known is None:
             continue
-        block = ir.body(node.op, 0 if known else 1)
-        inner = ir.operations(block)
-        values = list(inner[-1].operands)
+        block = ir.body(node.op, 0 if bool(known.reshape(())) else 1)
+        *inner, last = ir.operations(block)
+        values = list(last.operands)
         if any(v.type != r.type for v, r in zip(values, node.op.results, strict=True)):
             continue
-        for operation in inner[:-1]:
+        for operation in inner:
             operation.move_before(node.op)
-        inner[-1].erase()
-        for old, new in zip(node.op.results, values, strict=True):
-            old.replace_all_uses_with(new)
-        node.op.erase()
-        return count + 1 + take_known_branches(Graph(graph.program))
-    return count
+        last.erase()
+        ir.replace(node.op, *values)
+        return True
+    return False
 
 
 def merge_equal(graph: Graph) -> int:

@@ -85,7 +85,7 @@ def _next(
     for u in sorted(users, key=lambda n: site.order.get(n, 0)):
         why = ""
         if u not in site.order or not is_elementwise(u):
-            why = f"{u.name.removeprefix('ai.')} needs it in memory"
+            why = f"{u.name.split('.')[-1]} needs it in memory"
         elif not site.is_free(u):
             why = "its user is in another kernel"
         elif site.graph.type(u.result).shape != shape:

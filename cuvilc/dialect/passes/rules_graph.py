@@ -217,13 +217,13 @@ Rewrite = Callable[[Graph, Node], Any]
 
 
 def rewrite(
-    graph: Graph, rules: Mapping[str, Sequence[Rewrite]], context: PassContext, start: Any = None
+    graph: Graph, rules: Mapping[str, Sequence[Rewrite]], context: PassContext
 ) -> int:
     """Apply rules until none applies. A rule returns what replaces the node's results, or None.
 
     It may raise Miss, which is recorded. Operations left unused are erased. Returns the number applied.
     """
-    queue = deque(graph.live() if start is None else start)
+    queue = deque(graph.live())
     waiting = set(queue)
     count = 0
     budget = 50 * len(graph.nodes) + 1000  # rules that undo each other stop here, not the process
@@ -232,10 +232,13 @@ def rewrite(
         waiting.discard(node)
         if not node.alive:
             continue
+        todo = rules.get(node.name)
         if graph._is_dead(node):
-            again = graph.drop(node)
+            again: Sequence[Node] = graph.drop(node)
+        elif todo is None:
+            continue
         else:
-            again = _apply(graph, node, rules.get(node.name, ()), context)
+            again = _apply(graph, node, todo, context)
             count += bool(again)
         for n in again:
             if n.alive and n not in waiting:
@@ -267,5 +270,6 @@ def _apply(
         sources = [s for v in node.operands if (s := graph.producers.get(v)) is not None]
         users = graph.replace(node, *values)
         context.apply(name)
-        return [*made, *users, *sources]
+        alone = [n for s in sources if s.alive for r in s.results if graph.one_use(r) for n in graph.uses[r]]
+        return [*made, *users, *sources, *alone]
     return ()

@@ -1,0 +1,84 @@
+"""Scales and shifts per channel end in the weights."""
+
+from __future__ import annotations
+
+from programs import make, names, same
+
+from cuvilc.dialect.passes import fold_batch_norm
+
+
+def _channels(m, n, rank=4):
+    return m.weight(n, *[1] * (rank - 2), low=0.5, high=2)
+
+
+def test_after_convolution() -> None:
+    def body(m, x):
+        y = m.conv(x, m.weight(6, 4, 3, 3), m.weight(6), pad=1)
+        y = m.add(m.mul(y, _channels(m, 6)), _channels(m, 6))
+        return m.relu(m.add(m.mul(y, 1.5), -0.25))
+
+    program = make({"x": "[n,4,h,w]"}, body)
+    same(program, fold_batch_norm)
+    assert names(program) == ["conv", "relu"]
+    assert any(k.endswith(".bias") for k in program.weights)
+
+
+def test_after_transposed_convolution() -> None:
+    def body(m, x):
+        from cuvilc.dialect import ir
+
+        y = ir.build(
+            "ai.conv_transpose", x, m.weight(4, 6, 2, 2), strides=(2, 2), pads_begin=(0, 0),
+            pads_end=(0, 0), dilations=(1, 1),
+        )  # fmt: skip
+        return m.sub(m.div(y, _channels(m, 6)), _channels(m, 6))
+
+    program = make({"x": "[n,4,5,5]"}, body)
+    same(program, fold_batch_norm)
+    assert names(program) == ["conv_transpose"]
+
+
+def test_before_convolution() -> None:
+    def body(m, x):
+        x = m.add(m.mul(x, _channels(m, 4)), _channels(m, 4))
+        return m.conv(x, m.weight(6, 2, 3, 3), groups=2)
+
+    program = make({"x": "[n,4,7,7]"}, body)
+    same(program, fold_batch_norm)
+    assert names(program) == ["conv"]
+
+
+def test_shift_before_padding_stays() -> None:
+    def body(m, x):
+        return m.conv(m.add(x, _channels(m, 4)), m.weight(6, 4, 3, 3), pad=1)
+
+    program = make({"x": "[n,4,7,7]"}, body)
+    context = same(program, fold_batch_norm)
+    assert names(program) == ["add", "conv"]
+    assert context.why("fold-before") == [
+        "a shift before a padded convolution: the padding is not shifted"
+    ]
+
+
+def test_weights_that_come_at_run_time_stay() -> None:
+    program = make(
+        {"x": "[1,2,5,5]", "w": "[3,2,3,3]"},
+        lambda m, x, w: m.mul(m.conv(x, w), _channels(m, 3)),
+    )
+    assert same(program, fold_batch_norm).why("fold-after") == ["the weights are not constant"]
+
+
+def test_product_takes_a_scale() -> None:
+    program = make({"x": "[n,8]"}, lambda m, x: m.mul(m.matmul(x, m.weight(8, 5)), m.weight(5)))
+    same(program, fold_batch_norm)
+    assert names(program) == ["matmul"]
+
+
+def test_product_used_twice_stays() -> None:
+    def body(m, x):
+        y = m.matmul(x, m.weight(8, 5))
+        return m.mul(y, m.weight(5)), m.relu(y)
+
+    program = make({"x": "[n,8]"}, body)
+    context = same(program, fold_batch_norm)
+    assert context.why("fold-before-product") == ["the product is used elsewhere too"]

@@ -1,0 +1,90 @@
+"""Golden IR: tests/ir/PASS.mlir holds each pass's input and output; `make golden` rewrites them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import bert, make, run
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.passes import (
+    canonicalize,
+    fold_batch_norm,
+    fold_constants,
+    fuse,
+    raise_patterns,
+    simplify_shapes,
+)
+
+FOLDER = Path(__file__).parents[2] / "ir"
+
+
+def _canonicalize() -> Any:
+    def body(m, x):
+        y = m.maximum(m.add(m.pow(x, 2.0), 0.0), 0.0)
+        return m.transpose(m.transpose(m.div(y, 4.0), perm=(1, 0)), perm=(1, 0))
+
+    return make({"x": "[n,5]"}, body)
+
+
+def _fold_constants() -> Any:
+    def body(m, x):
+        w = m.mul(m.cast(m.weight(4, 3, low=-9, high=9, dtype="int8"), dtype="float32"), 0.5)
+        return m.matmul(x, w)
+
+    return make({"x": "[n,4]"}, body)
+
+
+def _simplify_shapes() -> Any:
+    def body(m, x):
+        y = m.pad(m.transpose(m.relu(m.transpose(x, perm=(0, 2, 3, 1))), perm=(0, 3, 1, 2)),
+                  before=(0, 0, 1, 1), after=(0, 0, 1, 1))  # fmt: skip
+        return m.conv(y, m.weight(4, 3, 3, 3))
+
+    return make({"x": "[n,3,h,w]"}, body)
+
+
+def _raise_patterns() -> Any:
+    program = bert(1, hidden=8, heads=2)
+    run(program, canonicalize)
+    return program
+
+
+def _fold_batch_norm() -> Any:
+    def body(m, x):
+        y = m.conv(x, m.weight(4, 3, 3, 3), pad=1)
+        return m.relu(m.add(m.mul(y, m.weight(4, 1, 1)), m.weight(4, 1, 1)))
+
+    return make({"x": "[n,3,h,w]"}, body)
+
+
+def _fuse() -> Any:
+    def body(m, x, r):
+        y = m.relu(m.add(m.conv(x, m.weight(4, 3, 1, 1)), r))
+        s = m.softmax(m.mul(m.reshape(y, shape=(*ir.type_of(y).shape[:1], 64)), 0.125), axis=1)
+        return m.reduce_sum(s, axes=(1,), keepdims=False), m.sigmoid(y)
+
+    return make({"x": "[n,3,4,4]", "r": "[n,4,4,4]"}, body)
+
+
+CASES = {
+    canonicalize: _canonicalize, fold_constants: _fold_constants, simplify_shapes: _simplify_shapes,
+    raise_patterns: _raise_patterns, fold_batch_norm: _fold_batch_norm, fuse: _fuse,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", CASES, ids=lambda m: m.NAME)
+def test_golden(module: Any) -> None:
+    program = CASES[module]()
+    before = program.text()
+    run(program, module)
+    text = f"// before {module.NAME}\n{before}// after {module.NAME}\n{program.text()}"
+    path = FOLDER / f"{module.NAME}.mlir"
+    if os.environ.get("CUVILC_UPDATE_GOLDEN"):
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), "run `make golden`"
+    assert text == path.read_text()
