@@ -18,7 +18,7 @@ All = Annotated[bool, typer.Option("--all", help="Every kernel and every layer n
 def inspect(package: PackageArgument, all: All = False, json: JsonOption = False) -> None:
     """Show what is in a package.
 
-    Inputs, sizes, CPU levels, memory, which kernel is which layer, files. Reads metadata.json alone;
+    Inputs, sizes, CPU levels, memory, which kernel is which layer, files. Reads metadata.json only;
     nothing of the package runs, so any package can be looked at anywhere.
 
     \b
@@ -71,10 +71,9 @@ def _head(report: dict[str, Any]) -> list[str]:
         weights = m["weights"]
         lines.append(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
     at = ", ".join(f"{n}={s}" for n, s in sizes.items())
-    lines.append(
-        f"  work     {count_text(totals['flops'], 'FLOP')} and"
-        f" {bytes_text(totals['bytes'])} moved a run" + (f" at {at}" if at else "")
-    )
+    if totals["flops"] or totals["bytes"]:
+        work = f"{count_text(totals['flops'], 'FLOP')} and {bytes_text(totals['bytes'])} moved"
+        lines.append(f"  work     {work} a run{f' at {at}' if at else ''}")
     lines.append(f"  kernels  {totals['kernels']} in {totals['launches']} launches")
     lines.append(f"  vectors  {m.get('vectors', {}).get('cases', 0)}, for `cuvilc verify`")
     lines.append(f"  made by  cuvilc {m['compiler']['version']}, schema {m['schema_version']}")

@@ -1,4 +1,4 @@
-"""The diagnostics of building a package: CUV501 to CUV513. Reading one is in cuvilc/artifact.py."""
+"""The diagnostics of building a package: CUV501 to CUV511. Reading one is in cuvilc/artifact.py."""
 
 from __future__ import annotations
 

@@ -170,3 +170,22 @@ def test_interrupted_builds_leave_nothing(
     process.send_signal(sent)
     assert process.wait(30) == code
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_without_a_c_compiler(cuvilc: Cuvilc, model: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    result = cuvilc("build", model)
+    assert (result.code, "CUV501" in result.err) == (1, True)
+    cuvilc.ok("build", model, "--dry-run")
+    cuvilc.ok("build", model, *NULL)
+
+
+def test_without_the_runtimes_sources(cuvilc: Cuvilc, model: Path, monkeypatch: Any) -> None:
+    from cuvilc.package import runtime_source
+
+    monkeypatch.setattr(runtime_source, "_candidates", list)
+    runtime_source.find_runtime.cache_clear()
+    result = cuvilc("build", model)
+    runtime_source.find_runtime.cache_clear()
+    assert (result.code, "CUV503" in result.err) == (1, True)
+    assert not Path("net.cuvil").exists()

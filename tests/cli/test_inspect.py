@@ -38,7 +38,9 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(out[1:])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([c, "--help"] for c in COMMANDS)], ids=" ".join
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(*arguments) == set()
 

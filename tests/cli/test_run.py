@@ -24,9 +24,7 @@ def reference(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_outputs_are_written_under_their_names(
-    cuvilc: Cuvilc, folder: Path, package: str
-) -> None:
+def test_outputs_are_written_under_their_names(cuvilc: Cuvilc, folder: Path, package: str) -> None:
     np.savez("in.npz", x=X)
     result = cuvilc.ok("run", package, "--inputs", "in.npz", "--outputs", "out.npz")
     assert result.out == "out.npz: y, z\n"

@@ -34,9 +34,7 @@ def test_a_right_package(cuvilc: Cuvilc, folder: Path, package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_against_onnxruntime_at_several_sizes(
-    cuvilc: Cuvilc, folder: Path, package: str
-) -> None:
+def test_against_onnxruntime_at_several_sizes(cuvilc: Cuvilc, folder: Path, package: str) -> None:
     pytest.importorskip("onnxruntime")
     data = cuvilc.ok("verify", package, "--against", "net.onnx", "--json").data
     cases = {c["case"] for c in data["checks"]}
@@ -66,9 +64,7 @@ def test_an_oracle_that_refuses(cuvilc: Cuvilc, folder: Path, content: bytes | N
     assert (result.code, "CUV625" in result.err) == (1, True)
 
 
-def test_without_onnxruntime(
-    cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnxruntime(cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     result = cuvilc("verify", "null.cuvil", "--against", "net.onnx")
     assert result.code == 2
@@ -76,9 +72,7 @@ def test_without_onnxruntime(
     assert "pip install onnxruntime" in result.err
 
 
-def test_without_the_runtime(
-    cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_runtime(cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuvil", None)
     result = cuvilc("verify", "net.cuvil")
     assert (result.code, "pip install cuvil" in result.err) == (2, True)

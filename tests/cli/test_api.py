@@ -1,0 +1,96 @@
+"""cuvil.compile and open_package."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from pathlib import Path
+
+import cuvil
+import numpy as np
+import pytest
+
+from .helpers import dense
+
+X = np.ones((2, 8), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_compile_a_file_and_a_proto(model: Path, temporary: Path) -> None:
+    a = cuvil.compile(str(model), cpu="x86-64-v3")
+    b = cuvil.compile(dense(), X, threads=1, cpu="x86-64-v3")
+    assert isinstance(a, cuvil.Model)
+    np.testing.assert_array_equal(a.run({"x": X})["y"], b(X).y)
+    assert [p.name for p in a.inputs] == ["x"]
+    assert len(list(temporary.iterdir())) == 2
+    del a, b
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_compile_for_the_interpreter(model: Path) -> None:
+    loaded = cuvil.compile(model, {"x": X}, target="null")
+    y, z = loaded(X)
+    assert y.shape == (2, 20)
+    assert z.shape == (2, 4, 5)
+    assert "x: float32[batch, 8]" in repr(loaded.inputs[0])
+
+
+def test_an_example_that_does_not_fit(model: Path, temporary: Path) -> None:
+    for example in (X[:, :3], (X, X), {"y": X}):
+        with pytest.raises(cuvil.CuvilError, match="CUV60"):
+            cuvil.compile(model, example, target="null")
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_is_wrong_with_the_model_is_a_cuvil_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_text("nonsense")
+    with pytest.raises(cuvil.CuvilError) as caught:
+        cuvil.compile(tmp_path / "bad.onnx")
+    assert caught.value.code == "CUV101"
+    with pytest.raises(cuvil.CuvilError, match="CUV112"):
+        cuvil.compile("absent.onnx")
+
+
+def test_torch_is_not_there_yet_and_that_is_said() -> None:
+    def forward(x: object) -> object:
+        return x
+
+    with pytest.raises(cuvil.CuvilError) as caught:
+        cuvil.compile(forward)
+    assert caught.value.code == "CUV120"
+    assert "torch.onnx.export" in caught.value.help
+    for name in ("accelerate", "mlir"):
+        with pytest.raises(AttributeError, match="Export to ONNX"):
+            getattr(cuvil, name)
+
+
+def test_unknown_options(model: Path) -> None:
+    with pytest.raises(TypeError, match="no option `speed`"):
+        cuvil.compile(model, speed=9)
+
+
+def test_cuvil_refuses_interpreted_packages(built: Path) -> None:
+    with pytest.raises(cuvil.CuvilError, match="CUV624"):
+        cuvil.load(built / "null.cuvil")
+
+
+def test_open_package_opens_both(built: Path) -> None:
+    from cuvilc.api import open_package
+
+    results = []
+    for name in ("net.cuvil", "null.cuvil"):
+        model = open_package(built / name)
+        results.append(model.run({"x": X}))
+        assert [e.kernel for e in model.trace({"x": X})]
+        assert model.metadata["model"]["name"] == "net"
+        model.close()
+    for a, b in zip(results[0].values(), results[1].values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
