@@ -60,9 +60,14 @@ def peak_call(chip: Chip) -> tuple[Callable[[], Any], float]:
     return lambda: peak(n), 2.0 * n * 12 * chip.lanes
 
 
+_PIECE_SECONDS = 50e-6  # far longer than a call from Python costs
+
+
 def best(launch: Launch, peak: Callable[[], Any], seconds: float = 1.0) -> tuple[float, float]:
     """(seconds of all tasks, of the peak): each piece of a launch at its best, so that a pause costs one piece."""
-    pieces = min(launch.tasks, 64)
+    start = time.perf_counter()
+    launch(0, launch.tasks)
+    pieces = max(1, min(launch.tasks, int((time.perf_counter() - start) / _PIECE_SECONDS)))
     cuts = [launch.tasks * i // pieces for i in range(pieces + 1)]
     least, least_peak = [float("inf")] * pieces, float("inf")
     end = time.perf_counter() + seconds

@@ -13,8 +13,8 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules import conv_pointwise
 from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, dynamic_taps, over_row
-from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, first_of, lesser, opaque
+from cuvilc.targets.schedules.conv_window import BLOCK, dynamic_taps, over_row, over_taps
+from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, first_of, lesser
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -116,23 +116,13 @@ class _Tile:
             with self._tap_rows() as kh:
                 at = conv.b.let(base + kh * (conv.plan.height.dilation * conv.row))
                 weights = conv.b.let(self._weights(channel, kh))
-                self._taps(tile, at, weights, inside)
-        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
 
-    def _taps(self, tile: RegisterTile, at: Any, weights: Any, inside: Any) -> None:
-        """Taps that all pixels have in a loop, the others one by one."""
-        b, axis = self.conv.b, self.conv.plan.width
-        whole = [kw for kw, pixels in enumerate(inside) if len(pixels) == tile.rows]
-        distance = axis.dilation * self.conv.pixel
-        if len(whole) > 1:
-            last = opaque(b, whole[-1] + 1)
-            with b.loop(last - whole[0], start=whole[0], name="kw") as kw:
-                self._step(tile, b.let(at + kw * distance), b.let(weights + kw * PANEL), inside[whole[0]])
-        for kw, pixels in enumerate(inside):
-            if pixels and (len(whole) == 1 or kw not in whole):
-                start = at + kw * distance
-                start = opaque(b, start) if axis.kernel > 1 else b.let(start)
-                self._step(tile, start, b.let(weights + kw * PANEL), pixels)
+                def tap(kw: Any, pixels: Any, at: Any = at, weights: Any = weights) -> None:
+                    start = conv.b.let(at + kw * (axis.dilation * conv.pixel))
+                    self._step(tile, start, conv.b.let(weights + kw * PANEL), pixels)
+
+                over_taps(conv.emitter, width, inside, tap)
+        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
 
     def _step(self, tile: RegisterTile, at: Any, weights: Any, pixels: Any) -> None:
         conv = self.conv

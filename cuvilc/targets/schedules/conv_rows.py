@@ -1,6 +1,6 @@
 """Output rows of channel-blocked windows that treat each channel alone: depthwise convolutions and pools.
 
-A task is some output rows of one block of channels of one image.
+A task is some output rows of one block of channels of one image, or all rows of several blocks.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, dynamic_taps, over_row
 from cuvilc.targets.schedules.microkernel import lesser
 
-# About 20 us of vector operations a task, at two operands from cache each.
-_TASK_VECTORS = 40_000
+# About 10 us of vector operations a task, at two operands from cache each.
+_TASK_VECTORS = 20_000
 _USUAL_WIDTH = 56
 
 
-def rows_per_task(height: Dim, width: Dim, taps: int, chip: Chip) -> int:
-    """Rows that make a task long enough, as even over the tasks as they divide."""
-    vectors = (width if isinstance(width, int) else _USUAL_WIDTH) * (BLOCK // chip.lanes or 1)
+def cut_rows(height: Dim, width: Dim, taps: int, chip: Chip, channels: int) -> tuple[int, int]:
+    """(rows, blocks of channels) in a task: long enough, and as even as they divide."""
+    vectors = (width if isinstance(width, int) else _USUAL_WIDTH) * max(BLOCK // chip.lanes, 1)
     rows = max(1, _TASK_VECTORS // max(vectors * taps, 1))
     if not isinstance(height, int):
-        return min(rows, 16)
+        return min(rows, 16), 1
     groups = max(1, -(-height // rows))
-    return max(1, -(-height // groups))
+    blocks = -(-channels // BLOCK)
+    together = min(max(1, rows // max(height, 1)), blocks) if groups == 1 else 1
+    return max(1, -(-height // groups)), max(1, -(-blocks // -(-blocks // together)))
 
 
 class WindowRows:
@@ -34,12 +36,12 @@ class WindowRows:
 
     def __init__(
         self, emitter: Emitter, images: Dim, channels: Dim, height: Axis, width: Axis,
-        rows: int, pixels: int,
+        cut: tuple[int, int], pixels: int,
     ) -> None:  # fmt: skip
         self.emitter, self.b = emitter, emitter.builder
         self.images, self.height, self.width = images, height, width
         self.blocks = ceildiv(channels, BLOCK)
-        self.row_count, self.pixels = rows, pixels
+        (self.row_count, self.block_count), self.pixels = cut, pixels
         self.row = self.b.scalar(width.size) * BLOCK  # elements
         self.image: Any = 0
         self.block: Any = 0
@@ -50,7 +52,11 @@ class WindowRows:
 
     @property
     def tasks(self) -> Dim:
-        return self.images * self.blocks * ceildiv(self.height.count, self.row_count)
+        return self.images * self._block_groups * ceildiv(self.height.count, self.row_count)
+
+    @property
+    def _block_groups(self) -> Dim:
+        return ceildiv(self.blocks, self.block_count)
 
     def emit(
         self, tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None]
@@ -60,15 +66,18 @@ class WindowRows:
         plane = b.scalar(height.size) * self.row
         with b.tasks() as t:
             group, rest = self._split(t, b.scalar(ceildiv(height.count, self.row_count)))
-            self.block, self.image = self._split(rest, b.scalar(self.blocks))
-            image = b.let((self.image * b.scalar(self.blocks) + self.block) * plane)
+            blocks, self.image = self._split(rest, b.scalar(self._block_groups))
             low = b.let(group * self.row_count)
             high = b.let(lesser(low + self.row_count, b.scalar(height.count)))
-            with b.loop(high - low, start=low, name="h") as oh:
-                self.oh = oh
-                self._first, self._last = dynamic_taps(self.emitter, height, oh)
-                self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
-                over_row(self.emitter, self.width, self.pixels, tile, pixel)
+            first = b.let(blocks * self.block_count)
+            last = lesser(first + self.block_count, b.scalar(self.blocks))
+            with b.loop(last - first, start=first, name="c") as self.block:
+                image = b.let((self.image * b.scalar(self.blocks) + self.block) * plane)
+                with b.loop(high - low, start=low, name="h") as oh:
+                    self.oh = oh
+                    self._first, self._last = dynamic_taps(self.emitter, height, oh)
+                    self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
+                    over_row(self.emitter, self.width, self.pixels, tile, pixel)
 
     def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
         if isinstance(extent, int) and extent == 1:

@@ -12,7 +12,13 @@ from typing import Any
 
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.microkernel import balanced, first_of, greater, lesser
+from cuvilc.targets.schedules.microkernel import (
+    balanced,
+    first_of,
+    greater,
+    lesser,
+    opaque,
+)
 
 BLOCK = 16  # channels in a block of NCHW16c
 # Tiles at least this share of the widest are preferred if all tiles of a row can then have one width.
@@ -142,6 +148,23 @@ def interior(emitter: Emitter, axis: Axis) -> tuple[Any, Any]:
     fit = k.floordiv(greater(room + axis.stride, 0), axis.stride)
     begin = b.let(lesser(first, count))
     return begin, b.let(greater(begin, lesser(fit, count)))
+
+
+def over_taps(
+    emitter: Emitter, rows: int, inside: Any, emit: Callable[[Any, tuple[int, ...]], None]
+) -> None:
+    """`emit(tap, pixels)` for the taps along W: those that all pixels have in a loop, others one by one.
+
+    LLVM must not see that taps read the same input elements: it would keep them in registers and spill sums.
+    """
+    b = emitter.builder
+    whole = [kw for kw, pixels in enumerate(inside) if len(pixels) == rows]
+    if len(whole) > 1:
+        with b.loop(opaque(b, whole[-1] + 1) - whole[0], start=whole[0], name="kw") as kw:
+            emit(kw, inside[whole[0]])
+    for tap, pixels in enumerate(inside):
+        if pixels and (len(whole) == 1 or tap not in whole):
+            emit(tap if len(inside) == 1 else opaque(b, tap), pixels)
 
 
 def over_row(

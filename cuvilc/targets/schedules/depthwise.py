@@ -12,9 +12,9 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.conv_plan import check_types
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, axes_of
+from cuvilc.targets.schedules.conv_window import BLOCK, axes_of, over_taps
 from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, argument_index
-from cuvilc.targets.schedules.conv_rows import WindowRows, rows_per_task
+from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -51,10 +51,10 @@ class _Depthwise:
         self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
         self.store = ChannelStore(self.emitter, anchor, self.channels, vectorize)
         taps = height.kernel * width.kernel
-        rows = rows_per_task(height.count, width.count, taps, chip)
+        cut = cut_rows(height.count, width.count, taps, chip, self.channels)
         # Half of the registers hold sums; inputs and weights stream through the others.
         pixels = chip.registers // 2 * chip.lanes // BLOCK
-        self.rows = WindowRows(self.emitter, shape[0], self.channels, height, width, rows, pixels)
+        self.rows = WindowRows(self.emitter, shape[0], self.channels, height, width, cut, pixels)
 
     def build(self) -> Scheduled:
         rows = self.rows
@@ -74,14 +74,16 @@ class _Depthwise:
         tile = RegisterTile(b, width, BLOCK)
         with rows.tap_rows() as kh:
             at, weights = b.let(rows.input(kh, ow)), b.let(self._weights(kh, 0))
-            for kw, pixels in enumerate(inside):
-                if not pixels:
-                    continue
+
+            def tap(kw: Any, pixels: Any) -> None:
+                start, place = b.let(at + rows.distance(0, kw)), b.let(weights + kw * BLOCK)
                 with b.loop(BLOCK, "vectorized") as lane:
-                    weight = b.let(self._weight(weights + kw * BLOCK + lane))
+                    weight = b.let(self._weight(place + lane))
                     for p in pixels:
-                        x = b.load(self.x, at + rows.distance(p, kw) + lane)
+                        x = b.load(self.x, start + rows.distance(p, 0) + lane)
                         tile.add(p, lane, x * weight)
+
+            over_taps(self.emitter, width, inside, tap)
         self._store(tile, ow)
 
     def _pixel(self, ow: Any) -> None:

@@ -12,9 +12,9 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules import pool_global
 from cuvilc.targets.schedules.conv_plan import check_types
-from cuvilc.targets.schedules.conv_rows import WindowRows, rows_per_task
+from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, axes_of
+from cuvilc.targets.schedules.conv_window import BLOCK, axes_of, over_taps
 from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, argument_index, lesser
 from cuvilc.targets.tir import CannotVectorize, const
 
@@ -53,9 +53,9 @@ class _Pool:
         self.x = self.b.buffer(argument_index(region, anchor.operands[0]) or 0, "float32")
         self.store = ChannelStore(self.emitter, anchor, self.channels, vectorize)
         self.taps = height.kernel * width.kernel
-        rows = rows_per_task(height.count, width.count, self.taps, chip)
+        cut = cut_rows(height.count, width.count, self.taps, chip, self.channels)
         pixels = min(chip.registers // 2 * chip.lanes // BLOCK, 8)
-        self.rows = WindowRows(self.emitter, x.shape[0], self.channels, height, width, rows, pixels)
+        self.rows = WindowRows(self.emitter, x.shape[0], self.channels, height, width, cut, pixels)
 
     def build(self) -> Scheduled:
         rows = self.rows
@@ -78,10 +78,14 @@ class _Pool:
         tile = self._start(width)
         with rows.tap_rows() as kh:
             at = b.let(rows.input(kh, ow))
-            with b.loop(BLOCK, "vectorized") as lane:
-                for kw, pixels in enumerate(inside):
+
+            def tap(kw: Any, pixels: Any) -> None:
+                start = b.let(at + rows.distance(0, kw))
+                with b.loop(BLOCK, "vectorized") as lane:
                     for p in pixels:
-                        self._fold(tile, p, lane, at + rows.distance(p, kw))
+                        self._fold(tile, p, lane, start + rows.distance(p, 0))
+
+            over_taps(self.emitter, width, inside, tap)
         counts = [sum(p in pixels for pixels in inside) for p in range(width)]
         self._store(tile, ow, counts)
 

@@ -14,9 +14,12 @@ from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     argument_index,
     first_of,
+    lesser,
     powers_of_two,
 )
 
+_TASK_PIXELS = 8192  # vectors read in a task, some microseconds
+_USUAL_PIXELS = 256  # where the size is known only at run time
 _SETS = 8  # independent sums, to hide the latency of an addition
 
 
@@ -41,7 +44,7 @@ def _fits(value: Any) -> bool:
 
 
 class GlobalMean:
-    """A task is one block of channels of one image."""
+    """A task is some blocks of channels of one image."""
 
     def __init__(
         self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool
@@ -61,23 +64,33 @@ class GlobalMean:
         for d in spatial:
             size = size * d
         blocks, pixels = -(-channels // BLOCK), b.scalar(size)
+        known = size if isinstance(size, int) else _USUAL_PIXELS
+        together = max(1, min(_TASK_PIXELS // max(known, 1), blocks))
+        groups = -(-blocks // together)
         with b.tasks() as t:
-            image = b.let(k.floordiv(t, blocks))
-            block = b.let(t - image * blocks)
-            start = b.let(t * (pixels * BLOCK))
-            tile = RegisterTile(b, 1, BLOCK, _SETS)
-            turns = k.floordiv(pixels, _SETS)
-            turns = turns if isinstance(turns, int) else b.let(turns)
-            with b.loop(turns, name="p") as i, b.loop(BLOCK, "vectorized") as lane:
-                for s in range(_SETS):
-                    at = start + (i * _SETS + s) * BLOCK
-                    tile.add(0, lane, b.load(self.buffer, at + lane), s)
-            with b.loop(pixels - turns * _SETS, start=turns * _SETS, name="p") as i:
-                with b.loop(BLOCK, "vectorized") as lane:
-                    tile.add(0, lane, b.load(self.buffer, start + i * BLOCK + lane))
-            tile.gather_sets()
-            self._store(tile, image, block, channels, b.let(k.value_of_index(pixels, "float32")))
-        return self.emitter.finish("global-mean", images * blocks, images * channels * size)
+            image = b.let(k.floordiv(t, groups))
+            first = b.let((t - image * groups) * together)
+            last = lesser(first + together, blocks)
+            with b.loop(last - first, start=first, name="c") as block:
+                start = b.let((image * blocks + block) * (pixels * BLOCK))
+                self._block(image, block, start, pixels)
+        return self.emitter.finish("global-mean", images * groups, images * channels * size)
+
+    def _block(self, image: Any, block: Any, start: Any, pixels: Any) -> None:
+        """The means of 16 channels."""
+        b, k = self.b, self.k
+        tile = RegisterTile(b, 1, BLOCK, _SETS)
+        turns = k.floordiv(pixels, _SETS)
+        turns = turns if isinstance(turns, int) else b.let(turns)
+        with b.loop(turns, name="p") as i, b.loop(BLOCK, "vectorized") as lane:
+            for s in range(_SETS):
+                at = start + (i * _SETS + s) * BLOCK
+                tile.add(0, lane, b.load(self.buffer, at + lane), s)
+        with b.loop(pixels - turns * _SETS, start=turns * _SETS, name="p") as i:
+            with b.loop(BLOCK, "vectorized") as lane:
+                tile.add(0, lane, b.load(self.buffer, start + i * BLOCK + lane))
+        tile.gather_sets()
+        self._store(tile, image, block, self.x.shape[1], b.let(k.value_of_index(pixels, "float32")))
 
     def _store(
         self, tile: RegisterTile, image: Any, block: Any, channels: int, count: Any
