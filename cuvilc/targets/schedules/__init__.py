@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
-from cuvilc.targets.schedules import conv, depthwise, elementwise, fallback, gemm, pool
+from cuvilc.targets.schedules import conv, depthwise, elementwise, fallback, gemm, pool, rows
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
@@ -15,6 +15,7 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("conv", conv.schedule),
     ("depthwise", depthwise.schedule),
     ("pool", pool.schedule),
+    ("rows", rows.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )

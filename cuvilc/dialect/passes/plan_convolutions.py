@@ -1,0 +1,177 @@
+"""Bring convolutions into the one form that has a fast schedule: two spatial axes, forward.
+
+- One spatial axis becomes two, the first of size 1. The reshape back moves down past elementwise operations
+  and pools, so that a chain of such layers is reshaped at its ends only.
+- A transposed convolution becomes an ordinary one with strideⁿ times the outputs, one group for each phase of
+  the output grid, whose results are then interleaved (polyphase decomposition: Shi et al. 2016, "Is the
+  deconvolution layer the same as a convolutional layer?"). No multiplication by an inserted zero is left.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, bounds
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.passes.context import PassContext
+
+NAME = "plan-convolutions"
+VERSION = 1
+
+_POOLS = ("ai.max_pool", "ai.avg_pool", "ai.lp_pool")
+_SPATIAL = ("kernel", "strides", "dilations")
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it no transposed convolution of constant weights is left that decomposes, and none of rank 3."""
+    with program:
+        for function in program.functions():
+            for operation in list(ir.walk(ir.body(function))):
+                if operation.name == "ai.conv_transpose":
+                    _polyphase(program, operation, context)
+            flat: dict[Value, Value] = {}  # a rank 3 value -> the rank 4 value that it is a view of
+            for operation in list(ir.walk(ir.body(function))):
+                _widen(program, operation, flat)
+            ir.drop_unused(ir.body(function))
+
+
+# ---- one spatial axis
+
+
+def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> None:
+    declared = ir.definition(operation)
+    if operation.name in ("ai.conv", *_POOLS) and ir.type_of(operation.operands[0]).rank == 3:
+        if operation.name != "ai.conv" or program.constant_array(operation.operands[1]) is not None:
+            _widen_window(program, operation, flat)
+    elif declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands):
+        _widen_elementwise(operation, flat)
+
+
+def _widen_window(program: Program, operation: Operation, flat: dict[Value, Value]) -> None:
+    attrs = ir.attrs(operation)
+    for key in _SPATIAL:
+        if key in attrs:
+            attrs[key] = (1, *attrs[key])
+    for key in ("pads_begin", "pads_end"):
+        attrs[key] = (0, *attrs[key])
+    x, *rest = operation.operands
+    with ir.before(operation):
+        operands = [_wide(x, flat)]
+        if operation.name == "ai.conv":
+            weights = program.constant_array(rest[0])
+            assert weights is not None
+            key = ir.attrs(ir.defining(rest[0])).get("key", "w")  # type: ignore[arg-type]
+            operands += [ir.constant(program, weights[:, :, None, :], key), *rest[1:]]
+        result = ir.build(operation.name, *operands, **attrs)
+    _became(operation, result, flat)
+
+
+def _wide(value: Value, flat: dict[Value, Value]) -> Value:
+    """[N, C, W] as [N, C, 1, W]."""
+    if value not in flat:
+        n, c, w = ir.type_of(value).shape
+        flat[value] = ir.build("ai.reshape", value, shape=(n, c, 1, w))
+    return flat[value]
+
+
+def _became(operation: Operation, result: Value, flat: dict[Value, Value]) -> None:
+    n, c, _, w = ir.type_of(result).shape
+    with ir.after(operation):
+        view = ir.build("ai.reshape", result, shape=(n, c, w))
+    ir.replace(operation, view)
+    flat[view] = result
+
+
+def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
+    """Move the reshape below: every operand is such a view, or one number along channels."""
+    if len(operation.results) != 1 or ir.type_of(operation.results[0]).rank != 3:
+        return
+    operands: list[Value] = []
+    with ir.before(operation):
+        for value in operation.operands:
+            t = ir.type_of(value)
+            if value in flat:
+                operands.append(flat[value])
+            elif t.rank == 0 or t.shape == (1,):
+                operands.append(value)
+            elif t.rank == 2 and t.shape[1] == 1:
+                operands.append(ir.build("ai.reshape", value, shape=(t.shape[0], 1, 1)))
+            elif t.rank == 3 and t.shape == ir.type_of(operation.results[0]).shape:
+                operands.append(_wide(value, flat))
+            else:
+                return
+        result = ir.build(operation.name, *operands, **ir.attrs(operation))
+    _became(operation, result, flat)
+
+
+# ---- transposed
+
+
+def _polyphase(program: Program, operation: Operation, context: PassContext) -> None:
+    """One transposed convolution, if its weights are constant and it has one group and no dilation."""
+    x, w, *bias = operation.operands
+    attrs, weights = ir.attrs(operation), program.constant_array(w)
+    strides = attrs["strides"]
+    if weights is None or attrs["groups"] != 1 or any(d != 1 for d in attrs["dilations"]):
+        context.miss(NAME, operation, "weights at run time, groups or dilation")
+        return
+    shifts = program.constant_array(bias[0]) if bias else None
+    if bias and shifts is None:
+        context.miss(NAME, operation, "bias at run time")
+        return
+    inputs, outputs, *kernel = weights.shape
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    grid = ir.type_of(x).shape[2:]
+    wanted = ir.type_of(operation.results[0]).shape[2:]
+    whole: list[Dim] = [(n + t - 1) * s for n, t, s in zip(grid, taps, strides, strict=True)]
+    begin = attrs["pads_begin"]
+    short = [bounds(a - p - m, program.ranges)[0] < 0 for a, p, m in zip(whole, begin, wanted, strict=True)]
+    if any(short):
+        context.miss(NAME, operation, "output padding beyond the last phase")
+        return
+    key = ir.attrs(ir.defining(w)).get("key", "w")  # type: ignore[arg-type]
+    phases = int(np.prod(strides))
+    ones, edges = (1,) * len(kernel), tuple(t - 1 for t in taps)
+    with ir.before(operation):
+        packed = ir.constant(program, _phase_weights(weights, strides, taps), f"{key}.phases")
+        more = []
+        if shifts is not None:
+            more = [ir.constant(program, np.repeat(shifts, phases), f"{key}.phase_bias")]
+        y = ir.build(
+            "ai.conv", x, packed, *more, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones
+        )
+        y = _interleave(y, outputs, strides)
+        if tuple(whole) != tuple(wanted):
+            n = ir.type_of(x).shape[0]
+            starts, steps = (0, 0, *begin), (1,) * (2 + len(kernel))
+            y = ir.build("ai.slice", y, starts=starts, steps=steps, sizes=(n, outputs, *wanted))
+    ir.replace(operation, y)
+    context.apply(NAME)
+
+
+def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int]) -> np.ndarray:
+    """[I, O, k..] → [O·phases, I, taps..]: phase p takes every stride-th weight from p on, reversed."""
+    inputs, outputs, *kernel = weights.shape
+    result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
+    for phase in product(*(range(s) for s in strides)):
+        for tap in product(*(range(t) for t in taps)):
+            at = tuple(p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True))
+            if all(a < k for a, k in zip(at, kernel, strict=True)):
+                result[(slice(None), *phase, slice(None), *tap)] = weights[(slice(None), slice(None), *at)].T
+    return result.reshape(-1, inputs, *taps)
+
+
+def _interleave(y: Value, outputs: int, strides: tuple[int, ...]) -> Value:
+    """[N, O·phases, m..] → [N, O, m·s..]."""
+    n, _, *grid = ir.type_of(y).shape
+    count = len(strides)
+    y = ir.build("ai.reshape", y, shape=(n, outputs, *strides, *grid))
+    perm: list[Any] = [0, 1]
+    for i in range(count):
+        perm += [2 + count + i, 2 + i]
+    y = ir.build("ai.transpose", y, perm=tuple(perm))
+    return ir.build("ai.reshape", y, shape=(n, outputs, *(g * s for g, s in zip(grid, strides, strict=True))))

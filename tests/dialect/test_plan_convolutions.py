@@ -1,0 +1,107 @@
+"""Rank 3 and transposed convolutions in the form that has a schedule: same values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.interpret import interpret
+from cuvilc.dialect.ir import Program, at_end, build, constant, define_function, finish_function
+from cuvilc.dialect.passes import plan_convolutions
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import TensorType
+
+N = symbol("n")
+
+
+def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4)):
+    rng = np.random.default_rng(0)
+    program = Program.create("transposed")
+    with program:
+        block = define_function(program, "main", [TensorType((N, 3, *size))], input_names=("x",), output_names=("y",))
+        with at_end(block):
+            w = constant(program, rng.standard_normal((3, 4, *kernel), np.float32), "w")
+            more = [constant(program, rng.standard_normal(4, np.float32), "b")] if with_bias else []
+            y = build(
+                "ai.conv_transpose", block.arguments[0], w, *more, strides=strides, pads_begin=begin,
+                pads_end=end, dilations=(1, 1), output_padding=extra,
+            )  # fmt: skip
+        finish_function(block, [y])
+    return program
+
+
+SMALL = st.tuples(st.integers(0, 1), st.integers(0, 1))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.tuples(st.integers(1, 4), st.integers(1, 4)), st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    SMALL, SMALL, SMALL, st.booleans(),
+)  # fmt: skip
+def test_transposed_convolutions(kernel, strides, begin, end, extra, with_bias):
+    extra = tuple(min(e, s - 1) for e, s in zip(extra, strides, strict=True))
+    begin = tuple(min(p, k - 1) for p, k in zip(begin, kernel, strict=True))
+    end = tuple(min(p, k - 1) for p, k in zip(end, kernel, strict=True))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 5, 4), np.float32)}
+    wanted = interpret(transposed(kernel, strides, begin, end, extra, with_bias), feeds)["y"]
+    program = transposed(kernel, strides, begin, end, extra, with_bias)
+    context = PassContext()
+    plan_convolutions.run(program, context)
+    program.verify()
+    found = interpret(program, feeds)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    with program:
+        left = [o.name for o in ir.operations(ir.body(program.function("main")))]
+    assert ("ai.conv_transpose" in left) == bool(context.misses)
+
+
+def test_the_common_upsampling_is_decomposed():
+    program = transposed((2, 2), (2, 2), (0, 0), (0, 0), (0, 0), True)
+    context = PassContext()
+    plan_convolutions.run(program, context)
+    assert context.applied[plan_convolutions.NAME] == 1
+
+
+def chain():
+    rng = np.random.default_rng(0)
+    program = Program.create("one axis")
+    with program:
+        block = define_function(program, "main", [TensorType((N, 3, 20))], input_names=("x",), output_names=("y",))
+        one = {"strides": (2,), "pads_begin": (1,), "pads_end": (1,), "dilations": (1,)}
+        with at_end(block):
+            x = block.arguments[0]
+            for channels, inputs in ((4, 3), (5, 4)):
+                w = constant(program, rng.standard_normal((channels, inputs, 3), np.float32), "w")
+                x = build("ai.relu", build("ai.conv", x, w, **one))
+                slope = constant(program, rng.standard_normal((channels, 1), np.float32), "slope")
+                x = build("ai.elemwise_mul", x, slope)
+            x = build("ai.max_pool", x, kernel=(2,), **one)
+        finish_function(block, [x])
+    return program
+
+
+def test_one_axis_is_reshaped_at_the_ends_only():
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 20), np.float32)}
+    wanted = interpret(chain(), feeds)["y"]
+    program = chain()
+    plan_convolutions.run(program, PassContext())
+    program.verify()
+    assert np.array_equal(interpret(program, feeds)["y"], wanted)
+    with program:
+        operations = ir.operations(ir.body(program.function("main")))
+        data = [o for o in operations if o.name == "ai.reshape" and ir.type_of(o.operands[0]).rank >= 3]
+        assert len(data) == 2
+        assert all(ir.type_of(o.results[0]).rank == 4 for o in operations if o.name == "ai.conv")
+
+
+@pytest.mark.parametrize("make", [chain, lambda: transposed((3, 3), (2, 2), (1, 1), (1, 1), (0, 0), False)])
+def test_pass_is_idempotent(make):
+    program = make()
+    plan_convolutions.run(program, PassContext())
+    once = program.text()
+    plan_convolutions.run(program, PassContext())
+    assert program.text() == once
