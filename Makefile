@@ -56,7 +56,7 @@ fmt: $(STAMPS)/packages  ## format, and fix what ruff can fix
 	$(BIN)/ruff format $(SOURCES)
 
 golden: $(STAMPS)/packages  ## rewrite the tests' expectations; review the diff
-	CUVIL_GOLDEN=rewrite $(BIN)/python -m pytest -n $(JOBS) -q -k golden
+	CUVILC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -n $(JOBS) -q -k golden
 
 conformance: $(STAMPS)/packages  ## ONNX's operator cases, all of them; writes docs/conformance.md
 	$(BIN)/python -m tests.conformance --jobs $(JOBS)
