@@ -18,6 +18,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules import transpose
 from cuvilc.targets.schedules.elementwise_access import (
+    Define,
     Digit,
     Report,
     logical_index,
@@ -38,6 +39,7 @@ class Piece:
 
     digits: list[Digit]
     report: Report
+    terms: Dim = 1
 
     @property
     def loops(self) -> list[int]:
@@ -50,35 +52,50 @@ class Piece:
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """Loops over the results, which have one shape and layout."""
-    types = [ir.type_of(v) for v in region.results]
-    if len({(t.shape, t.layout) for t in types}) != 1:
-        raise Miss("results differ in shape or layout")
     for operation in region.operations:
         declared = ir.definition(operation)
         if declared is None or declared.facet("element") is None:
             raise Miss(f"{operation.name} has no element facet")
+    return schedule_with(region, chip, name, "elementwise")
+
+
+def schedule_with(
+    region: Region, chip: Chip, name: str, label: str, define: Define | None = None, terms: Dim = 1
+) -> Scheduled:
+    """The same loops for regions where `define` gives the values of operations without `element`.
+
+    terms: about how many operations an element of the results takes.
+    """
+    types = [ir.type_of(v) for v in region.results]
+    if len({(t.shape, t.layout) for t in types}) != 1:
+        raise Miss("results differ in shape or layout")
     elements = product(types[0].physical_shape)
-    pieces = [] if isinstance(elements, int) and elements == 0 else _pieces(region)
+    empty = isinstance(elements, int) and elements == 0
+    pieces = [] if empty else _pieces(region, define)
+    for piece in pieces:
+        piece.terms = terms
     for vector in (True, False):
         emitter = Emitter(region, name)
+        if define:
+            define(emitter)
         try:
             tasks = _emit(emitter, pieces, chip, vector)
         except CannotVectorize:
             continue
-        flops = elements * max(len(region.operations), 1)
-        return emitter.finish("elementwise", tasks, flops)
+        flops = elements * max(len(region.operations), 1) * terms
+        return emitter.finish(label, tasks, flops)
     raise AssertionError("scalar loops always build")
 
 
-def _pieces(region: Region) -> list[Piece]:
-    digits, report = split(region, start_digits(region))
+def _pieces(region: Region, define: Define | None) -> list[Piece]:
+    digits, report = split(region, start_digits(region), define)
     boxes = [digits]
     outer = [n for n in report.limits if n != _last(digits) and digits[n].extent != 1]
     if len(outer) == 1:
         ranges = cuts(report.limits[outer[0]], digits[outer[0]])
         if 1 < len(ranges) <= _MOST_PIECES:
             boxes = [_narrowed(digits, outer[0], r) for r in ranges]
-    return [Piece(*merged(region, box)) for box in boxes]
+    return [Piece(*merged(region, box, define)) for box in boxes]
 
 
 def start_digits(region: Region) -> list[Digit]:
@@ -154,7 +171,8 @@ def _rows_a_task(piece: Piece) -> tuple[Dim, Dim, int]:
     loops = piece.loops
     if not loops:
         return 1, 1, 0
-    grain = max(TASK_ELEMENTS // max(1, piece.report.work // 8), 256)
+    work = max(1, piece.report.work // 8) * (piece.terms if isinstance(piece.terms, int) else 64)
+    grain = max(TASK_ELEMENTS // max(work, 1), 64)
     inner = piece.digits[loops[-1]].extent
     rows = product([piece.digits[n].extent for n in loops[:-1]])
     if len(loops) == 1 or (isinstance(inner, int) and inner >= 2 * grain):

@@ -58,6 +58,24 @@ class Report:
     work: int = 0  # operations an element takes, roughly
 
 
+class _Unknown:
+    """A variable of the dry run: all that was ever put into it."""
+
+    def __init__(self, probe: _Probe, value: PrimExpr) -> None:
+        self._probe, self._dtype = probe, str(value.ty.dtype)
+        self._through: set[int] = set()
+        self._direct: set[int] = set()
+        self.set(value)
+
+    def get(self) -> PrimExpr:
+        return self._probe._opaque(self._dtype, self._through, self._direct)
+
+    def set(self, value: PrimExpr) -> None:
+        through, direct = self._probe._depends(value)
+        self._through |= through
+        self._direct |= direct
+
+
 class _Probe(KernelBuilder):
     """Builds nothing: loads and named values become opaque variables that know what they depend on."""
 
@@ -65,16 +83,20 @@ class _Probe(KernelBuilder):
         super().__init__("probe")
         self.digits: list[PrimExpr] = []
         self.report = Report()
+        self._number: dict[str, int] = {}
         self._origin: dict[str, tuple[set[int], set[int]]] = {}  # opaque -> (through addresses, as values)
         self._vars = -1
 
     def start(self, digits: Sequence[Digit]) -> list[PrimExpr]:
+        """Variables for more digits; accesses report steps along them from now on."""
+        made = []
         for digit in digits:
             v = var(f"digit{len(self.digits)}")
             self.bind(v, self.scalar(digit.extent))
+            self._number[v.name] = len(self.digits)
             self.digits.append(v)
-        self._number = {v.name: n for n, v in enumerate(self.digits)}
-        return self.digits
+            made.append(v)
+        return made
 
     def _depends(self, e: Any) -> tuple[set[int], set[int]]:
         through: set[int] = set()
@@ -103,8 +125,9 @@ class _Probe(KernelBuilder):
         return self._opaque(str(buffer.dtype), through | direct, set())
 
     def store(self, buffer: Buffer, index: Any, value: Any) -> None:
-        self._record(buffer, self.simplify(index), set(), is_store=True)
-        self.report.used |= self._depends(value)[1]
+        if buffer.name.startswith("b"):
+            self._record(buffer, self.simplify(index), set(), is_store=True)
+            self.report.used |= self._depends(value)[1]
 
     def _record(self, buffer: Buffer, index: PrimExpr, through: set[int], is_store: bool) -> None:
         steps: list[Any] = []
@@ -129,6 +152,9 @@ class _Probe(KernelBuilder):
             return value
         self.report.work += 1
         return self._opaque(str(value.ty.dtype), *self._depends(value))
+
+    def variable(self, value: PrimExpr) -> _Unknown:
+        return _Unknown(self, value)
 
     def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
         self._condition(condition)
@@ -187,6 +213,9 @@ class _Probe(KernelBuilder):
         return None
 
 
+Define = Callable[[Emitter], None]
+
+
 class _ProbeEmitter(Emitter):
     builder: _Probe
 
@@ -194,7 +223,7 @@ class _ProbeEmitter(Emitter):
         super().__init__(region, "probe", _Probe())
 
 
-def probe(region: Region, digits: Sequence[Digit], define: Callable[[Emitter], None] | None = None) -> Report:
+def probe(region: Region, digits: Sequence[Digit], define: Define | None = None) -> Report:
     """Dry-run the region's results at the digits' indices. `define` may define values first."""
     emitter = _ProbeEmitter(region)
     variables = emitter.builder.start(digits)
@@ -229,9 +258,6 @@ def logical_index(emitter: Emitter, digits: Sequence[Digit], values: Sequence[An
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, int) and value == 0
-
-
-Define = Callable[[Emitter], None]
 
 
 def split(

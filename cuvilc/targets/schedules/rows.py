@@ -228,7 +228,7 @@ def _softmax(rows: _Rows, first: Load, again: Load) -> Any:
         return lambda index, _: again(index) - top - shift
 
     def term(index: tuple[Any, ...]) -> Any:
-        value = k.let(exp_below(k, again(index) - top), unroll=2)
+        value = k.let(exp_below(k, again(index) - top))
         b.store(rows.line, rows.position, value)
         return value
 

@@ -1,0 +1,244 @@
+"""Folds along axes, and the search for extremes.
+
+The result's elements are looped over as elementwise ones are; what an element of the anchor's result is, is a
+loop of its own. Where the reduced axes end contiguous, that loop has vector accumulators ("along"); where the
+kept ones do, the loop over elements is vectorised and each lane folds for itself ("across").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, ceildiv, product
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.schedules.elementwise import outer_values, schedule_with
+from cuvilc.targets.schedules.elementwise_access import Digit, logical_index, probe, store_all
+from cuvilc.targets.schedules.elementwise_loops import sweep
+from cuvilc.targets.schedules.reduction_fold import Fold, combine, identity
+from cuvilc.targets.tir import CannotVectorize, const, tirx
+
+ANCHORS = (
+    "ai.reduce_sum", "ai.reduce_prod", "ai.reduce_max", "ai.reduce_min", "ai.reduce_mean",
+    "ai.arg_max", "ai.arg_min",
+)  # fmt: skip
+_TASK_ELEMENTS = 8192
+Term = Callable[[tuple[Any, ...]], Any]
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """Takes regions with one reduction; everything else has `element` facets."""
+    anchors = region.named(*ANCHORS)
+    if len(anchors) != 1:
+        raise Miss(f"{len(anchors)} reductions, not one")
+    for operation in region.operations:
+        declared = ir.definition(operation)
+        if operation != anchors[0] and (declared is None or declared.facet("element") is None):
+            raise Miss(f"{operation.name} has no element facet")
+    if len({(ir.type_of(v).shape, ir.type_of(v).layout) for v in region.results}) != 1:
+        raise Miss("results differ in shape or layout")
+    plan = _Plan.of(region, anchors[0])
+    if not plan.along:
+        return schedule_with(region, chip, name, "reduction-across", plan.across, plan.terms)
+    return _along(region, plan, chip, name)
+
+
+@dataclass
+class _Plan:
+    """What is reduced, and which way the vectors lie."""
+
+    anchor: Any
+    axes: tuple[int, ...]
+    digits: list[Digit]  # of the reduced axes, numbered by their place in `axes`
+    along: bool = False
+
+    @staticmethod
+    def of(region: Region, anchor: Any) -> _Plan:
+        attrs = ir.attrs(anchor)
+        axes = tuple(attrs["axes"]) if "axes" in attrs else (attrs["axis"],)
+        shape = ir.type_of(anchor.operands[0]).shape
+        plan = _Plan(anchor, axes, [Digit(n, shape[a]) for n, a in enumerate(axes)])
+        plan._study(region)
+        return plan
+
+    @property
+    def terms(self) -> Dim:
+        return product([d.extent for d in self.digits])
+
+    def _study(self, region: Region) -> None:
+        """Find the direction of contiguous memory, and merge reduced axes that lie together."""
+        shape = ir.type_of(region.results[0]).shape
+        kept = [Digit(axis, d) for axis, d in enumerate(shape)]
+        if not self.axes or any(isinstance(d, int) and d == 0 for d in (*shape, self.terms)):
+            return
+
+        def define(emitter: Emitter) -> None:
+            variables = emitter.builder.start(self.digits)  # type: ignore[attr-defined]
+            term = self.term(emitter)
+            emitter.define(self.anchor.results[0], lambda index: term(index, tuple(variables)))
+
+        report = probe(region, kept, define)
+        loads = [a for a in report.accesses if not a.is_store and len(a.steps) > len(kept)]
+        last = max((n for n, d in enumerate(self.digits) if d.extent != 1), default=0)
+        ones = [a.steps[len(kept) + last] for a in loads]
+        self.along = any(isinstance(s, int) and s == 1 for s in ones)
+
+    def term(self, emitter: Emitter) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
+        """x's element at an index of the result and one of the reduced axes."""
+        k = emitter.k
+        x = emitter.accessor(self.anchor.operands[0])
+        declared = ir.definition(self.anchor)
+        assert declared is not None
+        facet = declared.facet("term")
+        attrs = emitter.attrs(self.anchor)
+        if facet:
+            return lambda i, r: facet(k, i, r, x, **attrs)
+        axis, keep = attrs["axis"], attrs["keepdims"]
+        return lambda i, r: x[(*i[:axis], r[0], *i[axis + (1 if keep else 0) :])]
+
+    def fold_dtype(self, emitter: Emitter) -> str:
+        dtype = emitter.accessor(self.anchor.operands[0]).dtype
+        return "int8" if dtype == "bool" else dtype
+
+    def finish(self, emitter: Emitter, index: tuple[Any, ...], total: Any) -> Any:
+        declared = ir.definition(self.anchor)
+        assert declared is not None
+        facet = declared.facet("finish")
+        if ir.type_of(self.anchor.results[0]).dtype == "bool":
+            total = emitter.k.cast(total, "bool")
+        if facet is None:
+            return total
+        return facet(emitter.k, index, total, *emitter.operands(self.anchor), **emitter.attrs(self.anchor))
+
+    def how(self) -> str:
+        if self.anchor.name.startswith("ai.arg_"):
+            return self.anchor.name.removeprefix("ai.arg_")
+        declared = ir.definition(self.anchor)
+        assert declared is not None
+        return declared.combine
+
+    # ---- across: every lane for itself
+
+    def across(self, emitter: Emitter) -> None:
+        k, b = emitter.k, emitter.builder
+        dtype, how = self.fold_dtype(emitter), self.how()
+        term = self.term(emitter)
+        arg = self.anchor.name.startswith("ai.arg_")
+
+        def load(index: tuple[Any, ...]) -> Any:
+            total = b.variable(identity(dtype, how))
+            place = b.variable(const(0)) if arg else None
+            r: list[Any] = []
+
+            def nest(depth: int) -> None:
+                if depth < len(self.digits):
+                    with b.loop(b.scalar(self.digits[depth].extent)) as i:
+                        r.append(i)
+                        nest(depth + 1)
+                        r.pop()
+                    return
+                value = self._as(emitter, term(index, tuple(r)), dtype)
+                if place is not None:
+                    self._search(emitter, value, r[0], total, place)
+                else:
+                    total.set(combine(k, how, total.get(), value))
+
+            nest(0)
+            return k.let(place.get() if place is not None else self.finish(emitter, index, k.let(total.get())))
+
+        emitter.define(self.anchor.results[0], load)
+
+    def _search(self, emitter: Emitter, value: Any, i: Any, best: Any, place: Any) -> None:
+        k = emitter.k
+        value, last = k.let(value), ir.attrs(self.anchor)["select_last"]
+        old = k.let(best.get())
+        wins = k.gt(value, old) if self.how() == "max" else k.lt(value, old)
+        if last:
+            wins = k.either(wins, k.eq(value, old))
+        if str(value.ty.dtype).startswith("float"):
+            nan = k.isnan(value)
+            nan = nan if last else k.both(nan, k.invert(k.isnan(old)))
+            wins = k.either(wins, nan)
+            if last:
+                wins = k.either(k.both(wins, k.invert(k.isnan(old))), k.isnan(value))
+        wins = k.let(wins)
+        best.set(tirx.Select(wins, value, old))
+        place.set(tirx.Select(wins, i, place.get()))
+
+    @staticmethod
+    def _as(emitter: Emitter, value: Any, dtype: str) -> Any:
+        return emitter.k.cast(value, dtype) if str(value.ty.dtype) != dtype else value
+
+
+def _along(region: Region, plan: _Plan, chip: Chip, name: str) -> Scheduled:
+    shape = ir.type_of(region.results[0]).physical_shape
+    rows, length = product(shape), plan.terms
+    together = max(1, _TASK_ELEMENTS // max(length, 1)) if isinstance(length, int) else 8
+    for width in (chip.lanes, 1):
+        emitter = Emitter(region, name)
+        emitter.define(plan.anchor.results[0], _row_value(emitter, plan, width))
+        try:
+            _loop_rows(emitter, rows, together)
+        except CannotVectorize:
+            continue
+        return emitter.finish("reduction-along", ceildiv(rows, together), rows * length)
+    raise AssertionError("scalar loops always build")
+
+
+def _loop_rows(emitter: Emitter, rows: Dim, together: int) -> None:
+    b = emitter.builder
+    shape = ir.type_of(emitter.region.results[0]).shape
+    digits = [Digit(axis, d) for axis, d in enumerate(shape)]
+    count = b.scalar(rows)
+    with b.tasks() as t:
+        first = t * together
+        with b.loop(b.let(tirx.min(const(0) + count - first, const(together)))) as r:
+            loops = [n for n, d in enumerate(digits) if d.extent != 1]
+            values = outer_values(emitter, digits, loops, b.let(first + r))
+            store_all(emitter, logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))]))
+
+
+def _row_value(emitter: Emitter, plan: _Plan, width: int) -> Term:
+    """The anchor's element by vector accumulators along the reduced axes."""
+    k, b = emitter.k, emitter.builder
+    dtype, how, term = plan.fold_dtype(emitter), plan.how(), plan.term(emitter)
+    width = max(1, width // 2) if dtype in ("float64", "int64") and width > 1 else width
+
+    def folded(how: str, dtype: str, value: Callable[[tuple[Any, ...]], Any]) -> Any:
+        unroll = 4 if width > 1 else 1
+        fold = Fold(k, how, dtype, width, unroll)
+        r: list[Any] = []
+
+        def nest(depth: int) -> None:
+            extent = b.scalar(plan.digits[depth].extent)
+            if depth < len(plan.digits) - 1:
+                with b.loop(extent) as i:
+                    r.append(i)
+                    nest(depth + 1)
+                    r.pop()
+                return
+            sweep(emitter, 0, extent, width, unroll, lambda i, at: fold.add(at, value((*r, i))))
+
+        nest(0)
+        return fold.total()
+
+    def load(index: tuple[Any, ...]) -> Any:
+        total = folded(how, dtype, lambda r: plan._as(emitter, term(index, r), dtype))
+        if not plan.anchor.name.startswith("ai.arg_"):
+            return k.let(plan.finish(emitter, index, total))
+        last = ir.attrs(plan.anchor)["select_last"]
+        nowhere = const(-1 if last else 1 << 62)
+
+        def place(r: tuple[Any, ...]) -> Any:
+            value = k.let(term(index, r))
+            hit = k.eq(value, total)
+            if dtype.startswith("float"):
+                hit = k.either(hit, k.both(k.isnan(value), k.isnan(total)))
+            return k.let(tirx.Select(hit, k.value_of_index(r[0], "int64"), nowhere))
+
+        return folded("max" if last else "min", "int64", place)
+
+    return load
