@@ -26,9 +26,16 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "magika==1.0.3"
-MEMBERS = {  # file in the package: its SHA-256
-    "model.onnx": "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
-    "config.min.json": "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+FOLDER = "magika/models/standard_v3_3"
+FETCHED = {  # our name: name in the package, SHA-256
+    "magika.onnx": (
+        "model.onnx",
+        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+    ),
+    "magika.json": (
+        "config.min.json",
+        "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+    ),
 }
 FILES = ("examples/quickstart/demo.py", "runtime/src/pool.c", "Makefile", "docs/architecture.md")
 EDGE = 1024  # bytes of either end that the model reads
@@ -38,17 +45,17 @@ PADDING = 256  # the token of no byte
 
 def fetch(folder: Path) -> Path:
     """The folder with the model and its labels; downloads the package when they are not there."""
-    if all((folder / name).is_file() for name in MEMBERS):
+    if all((folder / name).is_file() for name in FETCHED):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as aside:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
         subprocess.run([*pip, "-d", aside, PACKAGE], check=True, stderr=subprocess.DEVNULL)
         with zipfile.ZipFile(next(Path(aside).glob("*.whl"))) as wheel:
-            for name, wanted in MEMBERS.items():
-                data = wheel.read(f"magika/models/standard_v3_3/{name}")
+            for name, (member, wanted) in FETCHED.items():
+                data = wheel.read(f"{FOLDER}/{member}")
                 if hashlib.sha256(data).hexdigest() != wanted:
-                    raise SystemExit(f"{PACKAGE}: {name} is not the file it should be")
+                    raise SystemExit(f"{PACKAGE}: {member} is not the file it should be")
                 (Path(aside) / name).write_bytes(data)
                 (Path(aside) / name).rename(folder / name)
     return folder
@@ -80,12 +87,12 @@ def main() -> None:
         source = fetch(cache / "cuvil" / "quickstart")
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"pip cannot download {PACKAGE}: is there a network?") from error
-    labels = json.loads((source / "config.min.json").read_text())["target_labels_space"]
+    labels = json.loads((source / "magika.json").read_text())["target_labels_space"]
     package = ROOT / "build" / "magika.cuvil"
     package.parent.mkdir(exist_ok=True)
 
     cuvilc = Path(sys.executable).with_name("cuvilc")
-    command = [cuvilc, "build", source / "model.onnx", "-o", package, "--quiet"]
+    command = [cuvilc, "build", source / "magika.onnx", "-o", package, "--quiet"]
     start = time.perf_counter()
     subprocess.run(command, check=True)
     print(f"built     {package.relative_to(ROOT)} in {time.perf_counter() - start:.2f} s")
@@ -109,7 +116,7 @@ def main() -> None:
         return
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(source / "model.onnx", options)
+    session = onnxruntime.InferenceSession(source / "magika.onnx", options)
     print(f", onnxruntime {latency_ms(lambda: session.run(None, {'bytes': one})):.2f} ms")
 
 
