@@ -30,6 +30,7 @@ HOST, DEFAULT = "host", ""
 def in_process(model: str, cpu: str) -> None:
     """The child: build and load, print seconds by phase as JSON. Imports are not counted."""
     import cuvil
+
     from cuvilc.driver import BuildRequest, build
 
     with tempfile.TemporaryDirectory() as folder:
@@ -49,6 +50,7 @@ def warm(folder: Path, cpu: str) -> None:
     """One tiny build imports what a build imports."""
     import onnx
     from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
+
     from cuvilc.driver import BuildRequest, build
 
     ports = [make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy"]

@@ -146,7 +146,9 @@ def main() -> int:
         for threads in options.threads:
             results = measure(folder, threads, peers, options)
             report["results"].append({"model": name, "threads": threads, "peers": results})
-            print(f"{name:14} {threads} thread{'s' * (threads > 1)}  " + summary(results), flush=True)
+            print(
+                f"{name:14} {threads} thread{'s' * (threads > 1)}  " + summary(results), flush=True
+            )
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.out / "table.md").write_text(markdown(report, OURS))

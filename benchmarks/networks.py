@@ -50,9 +50,7 @@ class Residual(nn.Module):
                 convolution(inputs, width, 3, stride), convolution(width, width, 3, act=None)
             )
         same = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity() if same else convolution(inputs, outputs, 1, stride, act=None)
-        )
+        self.shortcut = nn.Identity() if same else convolution(inputs, outputs, 1, stride, act=None)
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:

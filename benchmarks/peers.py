@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 if __name__ == "__main__":  # this folder's names must not hide others' (`kernels`)
     root = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ class Peer:
     needs: ClassVar[tuple[str, ...]]
 
     def prepare(self, folder: Path) -> Path:
-        """Imports, and work that is done once for all loads: compiling. Returns what `load` takes."""
+        """Imports, and what is done once for all loads: compiling. Returns what `load` takes."""
         return folder / "model.onnx"
 
     def load(self, path: Path, threads: int, feeds: Feeds) -> None:
@@ -162,7 +162,7 @@ def relative_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
 
 
 def serve(name: str, folder: Path, threads: int) -> None:
-    """Load, answer with the facts of loading; then one timing slot for each number of seconds read."""
+    """Load and say how that went; then one timing slot for each number of seconds read."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     clock = time.perf_counter

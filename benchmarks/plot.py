@@ -25,12 +25,15 @@ def bars(report: dict[str, Any], ours: str) -> str:
     parts, y = [], TOP
     for label, ratios, times in groups:
         middle = y + len(ratios) * BAR / 2 + 4
-        parts.append(f'<text x="{LABEL - 8}" y="{middle:.0f}" text-anchor="end">{escape(label)}</text>')
+        parts.append(
+            f'<text x="{LABEL - 8}" y="{middle:.0f}" text-anchor="end">{escape(label)}</text>'
+        )
         for peer, ratio in ratios.items():
             width = min(ratio, longest) / longest * WIDTH
             colour = COLOURS[peers.index(peer) % len(COLOURS)]
             parts.append(
-                f'<rect x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR - 1}" fill="{colour}"/>'
+                f'<rect x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR - 1}" '
+                f'fill="{colour}"/>'
                 f'<text x="{LABEL + width + 4:.1f}" y="{y + BAR - 2}" class="value">'
                 f"{times[peer]:.1f} ms</text>"
             )

@@ -72,6 +72,7 @@ def measure_limits(seconds: float) -> Limits:
 def measure_model(folder: Path, limits: Limits, runs: int) -> list[Work]:
     """Build the model for this CPU, run it, and set each kernel beside its limit."""
     import cuvil
+
     from cuvilc.driver import BuildRequest, build
 
     with tempfile.TemporaryDirectory() as aside:
@@ -109,7 +110,9 @@ def main() -> int:
     options = parser.parse_args()
 
     limits = measure_limits(1.0)
-    sizes = ", ".join(f"{r:.0f} GB/s of {s >> 10} KiB" for r, s in zip(limits.read_gbs, SIZES, strict=True))
+    sizes = ", ".join(
+        f"{r:.0f} GB/s of {s >> 10} KiB" for r, s in zip(limits.read_gbs, SIZES, strict=True)
+    )
     print(f"one core: {limits.gflops:.1f} GFLOP/s; reads {sizes}\n")
     for name in options.models:
         works = measure_model(models.ensure(name, options.folder), limits, options.runs)

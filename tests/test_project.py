@@ -1,4 +1,4 @@
-"""The project itself: files small, links whole, documented commands real, nothing of one machine."""
+"""The project itself: files small, links whole, documented commands real, no machine's paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ COUNTED = {".py", ".c", ".h", ".hpp", ".cpp", ".S", ".md", ".toml"}
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "examples")
 # A folder of one machine; this file spells them apart so as not to find itself.
 MACHINE = re.compile(r"/(?:ro" + r"ot|ho" + r"me/\w|wo" + r"rk|U" + r"sers)/|\.\./sha" + r"red")
-HOSTS = re.compile("(?:py" + r"pi\.org|pytho" + r"nhosted|download\.pyto" + r"rch|npm" + r"js\.(?:org|com))")
+HOSTS = re.compile(
+    "(?:py" + r"pi\.org|pytho" + r"nhosted|download\.pyto" + r"rch|npm" + r"js\.(?:org|com))"
+)
 
 
 @lru_cache
@@ -49,7 +51,9 @@ def test_files_are_short() -> None:
     long = {
         str(p.relative_to(ROOT)): n
         for p in tracked()
-        if p.suffix in COUNTED and p != generated and (n := len(text_of(p).splitlines())) > MOST_LINES
+        if p.suffix in COUNTED
+        and p != generated
+        and (n := len(text_of(p).splitlines())) > MOST_LINES
     }
     assert not long
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import cuvil
 import numpy as np
 import onnxruntime
 import pytest
 
-import cuvil
 from cuvilc.driver import BuildRequest, build
 from tests.tolerances import mismatch
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import models
 
 pytest.importorskip("onnxruntime")
-from tests.models.agree import check, session  # noqa: E402
+from tests.models.agree import check, session
 
 SAMPLE = ("resnet18", "minilm")
 

@@ -12,7 +12,7 @@ from tests.zoo.fetch import FetchError, fetch
 from tests.zoo.models import MODELS, Model, Shape
 
 pytest.importorskip("onnxruntime")
-from tests.models.agree import DTYPES, check, session  # noqa: E402
+from tests.models.agree import DTYPES, check, session
 
 pytestmark = pytest.mark.models
 
@@ -30,7 +30,9 @@ def feeds(model: Model, shapes: Mapping[str, Shape], path: Path) -> dict[str, np
         shape, dtype = shapes[info.name], DTYPES[info.type]
         if info.name in model.values:
             values = np.array(model.values[info.name], dtype)
-            found[info.name] = np.broadcast_to(values.reshape(-1), shape or (1,)).reshape(shape).copy()
+            found[info.name] = (
+                np.broadcast_to(values.reshape(-1), shape or (1,)).reshape(shape).copy()
+            )
         elif dtype is np.float32:
             found[info.name] = rng.standard_normal(shape).astype(dtype)
         else:
