@@ -1,0 +1,131 @@
+"""top_k: each line along the axis keeps its k best in a heap whose root is the worst of them.
+
+Elements compare by an integer key that orders floats as the reference does: -0 equals 0, NaN is
+above ∞. Of equal keys the lower index is the better. An element beats the heap only if its key is
+above the root's, as it comes later. At the end the roots leave one by one, worst first, into the
+result from its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import product
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.notation import FAULTS, Accessor, compute_dtype
+from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.schedules.special_common import argument, lone, outputs, repeat, unravel
+from cuvilc.targets.tir import const
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """Takes one top_k alone; a task is a line along the axis."""
+    anchor = lone(region, "ai.top_k")
+    argument(region, anchor.operands[0])
+    emitter = Emitter(region, name)
+    shape = ir.type_of(anchor.operands[0]).shape
+    axis = ir.attrs(anchor)["axis"]
+    outside = (*shape[:axis], *shape[axis + 1 :])
+    top = _TopK(emitter, anchor)
+    with emitter.builder.tasks() as t:
+        index = unravel(emitter, t, outside)
+        top.line(lambda i: (*index[:axis], i, *index[axis:]))
+    return emitter.finish("top-k", product(outside), product(shape))
+
+
+class _TopK:
+    """One line at a time. The heap lies in scratch: keys, and int64 indices."""
+
+    def __init__(self, emitter: Emitter, anchor: Any) -> None:
+        self.emitter, self.b, self.k = emitter, emitter.builder, emitter.k
+        attrs = ir.attrs(anchor)
+        self.largest = attrs["largest"]
+        self.x: Accessor = emitter.accessor(anchor.operands[0])
+        self.places = outputs(emitter.region, anchor)
+        source = compute_dtype(ir.type_of(anchor.operands[0]).dtype)
+        self.dtype = source.replace("float", "int") if source.startswith("float") else source
+        self.extent = const(0) + emitter.builder.scalar(
+            ir.type_of(anchor.operands[0]).shape[attrs["axis"]]
+        )
+        self.count = const(0) + self.b.scalar(attrs["k"])
+        room = attrs["k"] + 1  # room for one even if k = 0
+        self.keys, self.indices = self.b.scratch(room, self.dtype), self.b.scratch(room, "int64")
+
+    def key(self, value: Any) -> Any:
+        """An integer that is greater for a better element."""
+        b, k, dtype = self.b, self.k, self.dtype
+        value = b.let(value)
+        if not str(value.ty.dtype).startswith("float"):
+            return b.let(value if self.largest else ~value)
+        limits = np.iinfo(dtype)
+        # a negative float's magnitude bits run the other way; adding 0.0 makes -0 a 0
+        bits = b.let(tirx.reinterpret(dtype, value + k.const(0.0, str(value.ty.dtype))))
+        ordered = tirx.Select(bits < const(0, dtype), bits ^ const(int(limits.max), dtype), bits)
+        ordered = tirx.Select(k.isnan(value), const(int(limits.max), dtype), ordered)
+        return b.let(ordered if self.largest else ~ordered)
+
+    def line(self, at: Any) -> None:
+        """at(i): the index of the line's element i."""
+        b = self.b
+        with b.when(self.count > self.extent):
+            b.fault(FAULTS["index"])
+        size = b.let(tirx.min(self.count, self.extent))
+        with b.loop(size) as i:
+            b.store(self.keys, i, self.key(self.x[at(i)]))
+            b.store(self.indices, i, i)
+        half = b.let(size >> const(1))
+        with b.loop(half) as i:
+            place = b.let(half - 1 - i)
+            self._sift(place, size, b.let(self._key(place)), b.let(b.load(self.indices, place)))
+        with b.when(size > const(0)):
+            with b.loop(b.let(self.extent - size)) as i:
+                key = self.key(self.x[at(size + i)])
+                with b.when(key > self._key(const(0))):
+                    self._sift(const(0), size, key, size + i)
+            with b.loop(size) as n:
+                self._emit_worst(at, b.let(size - 1 - n))
+
+    def _key(self, place: Any) -> Any:
+        return self.b.load(self.keys, place)
+
+    def _worse(self, key: Any, index: Any, than_key: Any, than_index: Any) -> Any:
+        later = tirx.And(tirx.EQ(key, than_key), index > than_index)
+        return tirx.Or(key < than_key, later)
+
+    def _sift(self, start: Any, size: Any, key: Any, index: Any) -> None:
+        """Put (key, index) at `start` in a heap of `size`, or below where children are worse."""
+        b = self.b
+        hole = b.variable(start)
+        child = b.variable(start * 2 + 1)
+        with repeat(b, child.get() < size):
+            left = b.let(child.get())
+            right = b.let(tirx.min(left + 1, size - 1))
+            left_key, left_index = b.let(self._key(left)), b.let(b.load(self.indices, left))
+            right_key, right_index = b.let(self._key(right)), b.let(b.load(self.indices, right))
+            pick = b.let(self._worse(right_key, right_index, left_key, left_index))
+            worst_key = b.let(tirx.Select(pick, right_key, left_key))
+            worst_index = b.let(tirx.Select(pick, right_index, left_index))
+            with b.when(self._worse(worst_key, worst_index, key, index)):
+                b.store(self.keys, hole.get(), worst_key)
+                b.store(self.indices, hole.get(), worst_index)
+                hole.set(tirx.Select(pick, right, left))
+                child.set(hole.get() * 2 + 1)
+            with b.otherwise():
+                child.set(size)
+        b.store(self.keys, hole.get(), key)
+        b.store(self.indices, hole.get(), index)
+
+    def _emit_worst(self, at: Any, place: Any) -> None:
+        """Write the root as element `place` of the result, and shrink the heap to that size."""
+        b = self.b
+        index = b.let(b.load(self.indices, const(0)))
+        if 0 in self.places:
+            self.emitter.store(self.places[0], at(place), self.x[at(index)])
+        if 1 in self.places:
+            self.emitter.store(self.places[1], at(place), index)
+        last = b.let(b.load(self.indices, place))
+        self._sift(const(0), place, b.let(self._key(place)), last)
