@@ -15,7 +15,7 @@ from cuvilc.dialect.dims import Dim, Shape, product
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.types import TensorType, item_bytes
 from cuvilc.targets.notation import Accessor, Notation
-from cuvilc.targets.tir import KernelBuilder
+from cuvilc.targets.tir import KernelBuilder, is_load
 
 
 class Miss(Exception):
@@ -132,7 +132,9 @@ class Emitter:
             for known, result, where in memo:
                 if self.builder.visible(where) and self._same(known, index):
                     return result
-            result = self.k.let(element(self.k, index, *operands, **attrs))
+            result = element(self.k, index, *operands, **attrs)
+            if not is_load(result):  # an element that only moved needs no name
+                result = self.k.let(result)
             memo.append((index, result, scope))
             return result
 

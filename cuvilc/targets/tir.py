@@ -29,6 +29,7 @@ Kind = tirx.ForKind
 
 _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
 # How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its bits.
+_LOAD = tvm.ir.TensorLoad
 _STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
 
 _ARGUMENT = """
@@ -47,6 +48,11 @@ def var(name: str, dtype: str = "int64") -> PrimExpr:
 
 def const(value: float, dtype: str = "int64") -> PrimExpr:
     return tirx.const(value, dtype)
+
+
+def is_load(value: Any) -> bool:
+    """Whether the expression is one load from a buffer, with `.source`, the buffer, and `.indices`."""
+    return isinstance(value, _LOAD)
 
 
 class CannotVectorize(Exception):

@@ -1,0 +1,298 @@
+"""Attention without its score matrix: blocks of keys against a chunk of queries, softmax carried along.
+
+A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come as vectors
+over keys, each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and p·v is added with vectors
+over v's features (Dao et al. 2022). q, k and v may come through injective operations, such as the reshape and
+transpose that cut heads out of a projection; the result may pass through transposes and reshapes, and is stored
+where they put it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
+from cuvilc.dialect.ops._index import reshape_index
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.schedules.attention_tile import outer_product
+from cuvilc.targets.schedules.elementwise_loops import sweep
+from cuvilc.targets.schedules.reduction_fold import Fold
+from cuvilc.targets.schedules.rows import exp_below
+from cuvilc.targets.schedules.transpose_block import transpose_block
+from cuvilc.targets.tir import CannotVectorize, const, is_load, tirx, var
+
+_KEYS = 64  # keys of a block
+_CHUNK = 48  # query rows of a task
+_TILE = 6  # query rows whose accumulators are in registers together
+_MOVES = ("ai.transpose", "ai.reshape")
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """Takes regions with one ai.attention."""
+    anchors = region.named("ai.attention")
+    if len(anchors) != 1:
+        raise Miss(f"{len(anchors)} attentions, not one")
+    (anchor,) = anchors
+    moves = _moves(region, anchor)
+    for operation in region.operations:
+        declared = ir.definition(operation)
+        if operation != anchor and (declared is None or declared.facet("element") is None):
+            raise Miss(f"{operation.name} has no element facet")
+    for vector in (True, False):
+        try:
+            return _Attention(region, anchor, moves, chip, name, vector).build()
+        except CannotVectorize:
+            continue
+    raise AssertionError("scalar loops always build")
+
+
+def _moves(region: Region, anchor: Any) -> list[Any]:
+    """The operations between the anchor and the only result."""
+    if len(region.results) != 1 or ir.type_of(region.results[0]).layout:
+        raise Miss("attention has one row-major result")
+    chain: list[Any] = []
+    value = anchor.results[0]
+    while value != region.results[0]:
+        users = [o for o in region.operations if value in list(o.operands)]
+        if len(users) != 1 or users[0].name not in _MOVES:
+            raise Miss("attention's result is used by more than transposes and reshapes")
+        chain.append(users[0])
+        value = users[0].results[0]
+    return chain
+
+
+class _Attention:
+    """One kernel. Buffers in scratch: queries, kᵀ, scores, sums of p·v, maxima and sums of rows."""
+
+    def __init__(
+        self, region: Region, anchor: Any, moves: list[Any], chip: Chip, name: str, vector: bool
+    ) -> None:
+        self.region, self.moves, self.attrs = region, moves, ir.attrs(anchor)
+        self.emitter = Emitter(region, name)
+        self.b, self.k = self.emitter.builder, self.emitter.k
+        types = [ir.type_of(v) for v in anchor.operands]
+        self.batch, self.heads, self.queries, self.depth = types[0].shape
+        self.groups, self.keys, self.features = types[1].shape[1], types[1].shape[2], types[2].shape[3]
+        values = [self.emitter.accessor(v) for v in anchor.operands]
+        self.q, self.key, self.v = values[:3]
+        self.mask = values[3] if len(values) > 3 else None
+        self.dtype = self.q.dtype
+        lanes = chip.lanes if self.dtype == "float32" else chip.lanes // 2
+        self.lanes = lanes if vector else 1
+        self.vectors = 4 if chip.registers >= 32 else 2
+        static = isinstance(self.queries, int)
+        self.tile = min(_TILE, self.queries) if static and self.queries else _TILE
+        self.chunk = min(_CHUNK, ceildiv(self.queries, self.tile) * self.tile) if static else _CHUNK
+        self.chunk = max(self.chunk, self.tile)
+
+    def build(self) -> Scheduled:
+        tasks = product([self.batch, self.heads, ceildiv(self.queries, self.chunk)])
+        total = product([self.batch, self.heads, self.queries, self.features])
+        if not (isinstance(total, int) and total == 0):
+            self._allocate()
+            with self.b.tasks() as t:
+                self._task(t)
+        work = product([self.batch, self.heads, self.queries, self.keys])
+        return self.emitter.finish("attention", tasks, work * (self.depth + self.features) * 2)
+
+    def _allocate(self) -> None:
+        b, dtype = self.b, self.dtype
+        self.packed_q = b.scratch(self.depth * self.chunk, dtype)
+        self.packed_k = b.scratch(self.depth * _KEYS, dtype)
+        self.scores = b.scratch(self.chunk * _KEYS, dtype)
+        self.sums = b.scratch(self.features * self.chunk, dtype)
+        self.top = b.scratch(self.chunk, dtype)
+        self.total = b.scratch(self.chunk, dtype)
+
+    def _task(self, t: Any) -> None:
+        b, k = self.b, self.k
+        chunks = b.scalar(ceildiv(self.queries, self.chunk))
+        part, rest = b.let(k.mod(t, chunks)), b.let(k.floordiv(t, chunks))
+        heads = b.scalar(self.heads)
+        self.at = (b.let(k.floordiv(rest, heads)), b.let(k.mod(rest, heads)))
+        share = b.scalar(floordiv(self.heads, self.groups))
+        self.group = b.let(k.floordiv(self.at[1], share))
+        self.first = b.let(part * self.chunk)
+        queries = const(0) + b.scalar(self.queries)
+        self.rows = b.let(tirx.min(queries - self.first, const(self.chunk)))
+        self.tiles = b.let(tirx.floordiv(self.rows + (self.tile - 1), const(self.tile)))
+        self._start(queries)
+        keys = const(0) + b.scalar(self.keys)
+        seen = tirx.min(keys, self.first + self.rows) if self.attrs["causal"] else keys
+        with b.loop(b.let(tirx.floordiv(seen + (_KEYS - 1), const(_KEYS)))) as block:
+            self.key0 = b.let(block * _KEYS)
+            self.count = b.let(tirx.min(keys - self.key0, const(_KEYS)))
+            self._pack_keys()
+            self._score()
+            with b.loop(self.rows) as r:
+                self._soften(r)
+            self._add_values()
+        with b.loop(self.rows) as r:
+            self._finish(r)
+
+    def _start(self, queries: Any) -> None:
+        """Scaled queries row by row; rows up to a whole tile repeat the last one."""
+        b = self.b
+        depth, features = b.scalar(self.depth), b.scalar(self.features)
+        with b.loop(self.tiles * self.tile) as r:
+            s = b.let(tirx.min(self.first + r, queries - const(1)))
+
+            def copy(d: Any, _: Any) -> None:
+                value = self.q[(*self.at, s, d)] * const(self.attrs["scale"], self.dtype)
+                b.store(self.packed_q, r * depth + d, value)
+
+            sweep(self.emitter, 0, depth, self.lanes, 1, copy)
+            zero = const(0.0, self.dtype)
+            sweep(self.emitter, 0, features, self.lanes, 1, lambda e, _: b.store(self.sums, r * features + e, zero))
+            b.store(self.top, r, const(float("-inf"), self.dtype))
+            b.store(self.total, r, zero)
+
+    def _key(self, t: Any, d: Any) -> Any:
+        return self.key[(self.at[0], self.group, self.key0 + t, d)]
+
+    def _pack_keys(self) -> None:
+        """packed_k[d, t] = k[t, d] of this block."""
+        b, n = self.b, self.lanes
+        depth = self.depth
+        done: Any = 0
+        direct = self._key(const(0), const(0))
+        whole = depth // n * n if isinstance(depth, int) else 0
+        if n > 1 and whole and is_load(direct) and str(direct.ty.dtype) == "float32" and self._dense():
+            with b.loop(b.let(tirx.floordiv(self.count, const(n)))) as i, b.loop(whole // n) as j:
+                t, d = i * n, j * n
+                here, below = self._key(t, d), self._key(t + 1, d)
+                step = below.indices[0] - here.indices[0]
+                source = (here.source, here.indices[0], step)
+                transpose_block(b, n, source, (self.packed_k, d * _KEYS + t, const(_KEYS)))
+            done = b.let(tirx.floordiv(self.count, const(n)) * n)
+        else:
+            whole = 0
+        with b.loop(self.count) as t, b.loop(b.scalar(depth) - whole) as d:
+            b.store(self.packed_k, (d + whole) * _KEYS + t, self._key(t, d + whole))
+        if whole:
+            with b.loop(self.count - done) as t, b.loop(whole) as d:
+                b.store(self.packed_k, d * _KEYS + (t + done), self._key(t + done, d))
+
+    def _dense(self) -> bool:
+        """Whether neighbouring features of k are neighbours in memory."""
+        d = var("d")
+        step = self._key(const(0), d + 1).indices[0] - self._key(const(0), d).indices[0]
+        found = self.b.simplify(step)
+        return isinstance(found, tirx.IntImm) and found.value == 1
+
+    def _score(self) -> None:
+        """scores[r, t] = q[r]·k[t], tile by tile."""
+        b, depth = self.b, self.b.scalar(self.depth)
+        across = min(self.vectors * self.lanes, _KEYS)
+        with b.loop(self.tiles) as i, b.loop(_KEYS // across) as j:
+            row, t = i * self.tile, j * across
+            outer_product(
+                b, self.tile, across // self.lanes, self.lanes, depth, self.dtype,
+                lambda r, d: b.load(self.packed_q, (row + r) * depth + d),
+                lambda d, c: b.load(self.packed_k, d * _KEYS + (t + c)),
+                None,
+                lambda r, c, value: b.store(self.scores, (row + r) * _KEYS + (t + c), value),
+            )  # fmt: skip
+
+    def _soften(self, r: Any) -> None:
+        """Scores of a row become exponentials; its maximum, sum and p·v move to the new maximum."""
+        b, k, dtype = self.b, self.k, self.dtype
+        s = b.let(self.first + r)
+        count = self.count
+        if self.attrs["causal"]:
+            count = b.let(tirx.max(tirx.min(s + 1 - self.key0, self.count), const(0)))
+        unroll = 2 if self.lanes > 1 else 1
+        highest = Fold(k, "max", dtype, self.lanes, unroll, exact=False)
+
+        def score(t: Any, place: Any) -> None:
+            value = k.let(self._masked(b.load(self.scores, r * _KEYS + t), s, t))
+            b.store(self.scores, r * _KEYS + t, value)
+            highest.add(place, value)
+
+        sweep(self.emitter, 0, count, self.lanes, unroll, score)
+        old, block = b.let(b.load(self.top, r)), highest.total()
+        new = b.let(tirx.Select(old < block, block, old))
+        low = const(float("-inf"), dtype)
+        base = b.let(tirx.Select(new > low, new, const(0.0, dtype)))
+        share = b.let(exp_below(k, old - base))
+        added = Fold(k, "sum", dtype, self.lanes, unroll)
+
+        def weigh(t: Any, place: Any) -> None:
+            value = k.let(exp_below(k, b.load(self.scores, r * _KEYS + t) - base))
+            b.store(self.scores, r * _KEYS + t, value)
+            added.add(place, value)
+
+        sweep(self.emitter, 0, count, self.lanes, unroll, weigh)
+        if self.attrs["causal"]:
+            with b.loop(self.count - count) as t:
+                b.store(self.scores, r * _KEYS + (t + count), const(0.0, dtype))
+        b.store(self.total, r, b.load(self.total, r) * share + added.total())
+        b.store(self.top, r, new)
+        features = b.scalar(self.features)
+
+        def shrink(e: Any, _: Any) -> None:
+            b.store(self.sums, r * features + e, b.load(self.sums, r * features + e) * share)
+
+        with b.when(share < const(1.0, dtype)):
+            sweep(self.emitter, 0, features, self.lanes, 1, shrink)
+
+    def _masked(self, value: Any, s: Any, t: Any) -> Any:
+        k, cap = self.k, self.attrs["softcap"]
+        if cap:
+            value = const(cap, self.dtype) * k.tanh(value * const(1 / cap, self.dtype))
+        if self.mask is None:
+            return value
+        mask = self.mask.at((*self.at, s, self.key0 + t))
+        if self.mask.dtype == "bool":
+            return tirx.Select(mask, value, const(float("-inf"), self.dtype))
+        return value + mask
+
+    def _add_values(self) -> None:
+        """sums[r, e] += Σ scores[r, t] · v[t, e]."""
+        if not isinstance(self.features, int):
+            with self.b.loop(self.b.scalar(self.features)) as e:
+                self._add_columns(e, 1, 1)
+            return
+        e, width = 0, self.lanes
+        while e < self.features:
+            while width > self.features - e:
+                width //= 2
+            vectors = min(self.vectors, (self.features - e) // width)
+            self._add_columns(e, vectors, width)
+            e += vectors * width
+
+    def _add_columns(self, e: Any, vectors: int, width: int) -> None:
+        b, features = self.b, self.b.scalar(self.features)
+        with b.loop(self.tiles) as i:
+            row = i * self.tile
+            outer_product(
+                b, self.tile, vectors, width, self.count, self.dtype,
+                lambda r, t: b.load(self.scores, (row + r) * _KEYS + t),
+                lambda t, c: self.v[(self.at[0], self.group, self.key0 + t, c + e)],
+                lambda r, c: b.load(self.sums, (row + r) * features + (c + e)),
+                lambda r, c, value: b.store(self.sums, (row + r) * features + (c + e), value),
+            )  # fmt: skip
+
+    def _finish(self, r: Any) -> None:
+        b, features = self.b, self.b.scalar(self.features)
+        share = b.let(const(1.0, self.dtype) / b.load(self.total, r))
+        s = b.let(self.first + r)
+
+        def write(e: Any, _: Any) -> None:
+            value = b.load(self.sums, r * features + e) * share
+            self.emitter.store(0, self._place((*self.at, s, e)), value)
+
+        sweep(self.emitter, 0, features, self.lanes, 1, write)
+
+    def _place(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Where the operations after attention put its element `index`."""
+        for move in self.moves:
+            if move.name == "ai.transpose":
+                index = tuple(index[p] for p in ir.attrs(move)["perm"])
+                continue
+            before, after = (self.emitter.extents(ir.type_of(v).shape) for v in (move.operands[0], move.results[0]))
+            index = reshape_index(self.k, index, after, before)
+        return index
+

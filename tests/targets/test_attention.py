@@ -1,0 +1,83 @@
+"""Attention: samples, odd sizes, symbols, masks, grouped heads, and the operations around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import parse
+from cuvilc.targets.region import Miss
+from cuvilc.targets.schedules import attention
+from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
+from tests.targets.kernel_harness import CHIPS, V4, Kernel, check, program_of
+from tests.targets.test_elementwise import _t, compare
+
+CASES = [s for s in all_samples() if s[0] == "ai.attention"]
+SIZES = [{"b": b, "s": s, "t": t} for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33))]
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@pytest.mark.parametrize(("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else "")
+def test_samples(name, number, case, chip):
+    program = build(name, operand_types(case), case.attrs)
+    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
+    compare(program, feeds, chip, attention.schedule)
+
+
+@pytest.mark.parametrize("mask", [None, "b,1,1,t", "1,4,s,t", "s,1", "b,1,s,t"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+def test_symbolic(mask, causal, chip):
+    types = [_t("b,4,s,24"), _t("b,2,t,24"), _t("b,2,t,40")] + ([_t(mask)] if mask else [])
+    program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.3, causal=causal))
+    check(program, chip, attention.schedule, SIZES)
+
+
+@pytest.mark.parametrize(("s", "t", "d"), [(1, 200, 64), (128, 128, 64), (5, 0, 4), (3, 17, 80)])
+def test_static(s, t, d):
+    types = [_t(f"1,2,{s},{d}"), _t(f"1,2,{t},{d}"), _t(f"1,2,{t},{d}")]
+    program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.125))
+    if t:
+        check(program, V4, attention.schedule)
+    else:
+        feeds = {f"x{n}": np.ones([int(v) for v in u.shape], np.float32) for n, u in enumerate(types)}
+        assert np.isnan(Kernel(program, V4, attention.schedule).run(feeds)[0]).all()
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+def test_hidden_keys(chip):
+    """Whole blocks of keys hidden, and a row with everything hidden."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(1, 2, 5, 16)), *(rng.normal(size=(1, 2, 150, 16)) for _ in range(2))]
+    feeds = {f"x{n}": a.astype(np.float32) for n, a in enumerate(arrays)}
+    visible = rng.random((1, 1, 5, 150)) < 0.5
+    visible[..., :70] = False
+    visible[0, 0, 3] = False
+    types = [_t("1,2,5,16"), _t("1,2,150,16"), _t("1,2,150,16")]
+    for mask, dtype in ((visible, "bool"), (np.where(visible, 0, -np.inf).astype(np.float32), "float32")):
+        program = program_of([*types, _t("1,1,5,150", dtype)], lambda *x: ir.build("ai.attention", *x, scale=0.25))
+        compare(program, {**feeds, "x3": mask}, chip, attention.schedule)
+
+
+def test_projections_in_and_out():
+    """Heads cut out of one fused projection, and put back beside each other."""
+    s = parse("s")
+
+    def heads(x, start):
+        part = ir.build("ai.slice", x, starts=(0, 0, start), steps=(1, 1, 1), sizes=(1, s, 128))
+        return ir.build("ai.transpose", ir.build("ai.reshape", part, shape=(1, s, 4, 32)), perm=(0, 2, 1, 3))
+
+    def body(x):
+        y = ir.build("ai.attention", heads(x, 0), heads(x, 128), heads(x, 256), scale=0.2)
+        return ir.build("ai.reshape", ir.build("ai.transpose", y, perm=(0, 2, 1, 3)), shape=(1, s, 128))
+
+    check(program_of([_t("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
+
+
+def test_other_epilogues_are_refused():
+    def body(q, k, v):
+        return ir.build("ai.relu", ir.build("ai.attention", q, k, v, scale=1.0))
+
+    with pytest.raises(Miss, match="transposes and reshapes"):
+        Kernel(program_of([_t("1,1,2,4")] * 3, body), V4, attention.schedule)
