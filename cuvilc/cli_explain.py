@@ -30,13 +30,13 @@ def explain(code: CodeArgument = "", json: JsonOption = False) -> None:
       cuvilc explain
     """
     out = Output(json)
-    codes = all_codes()
     if not code:
-        _list(codes, out)
+        _list(all_codes(), out)
         return
-    wanted = code.upper().removeprefix("CUV")
-    name = f"CUV{wanted}"
+    name = f"CUV{code.upper().removeprefix('CUV')}"
+    codes = all_codes(name)
     if name not in codes:
+        codes = all_codes()
         near = [c for c in codes if c[:4] == name[:4]]
         hint = f"codes like it: {', '.join(near)}" if near else "`cuvilc explain` lists all codes"
         raise fail(BAD_OPTION, f"there is no diagnostic `{code}`", help=hint)
@@ -62,13 +62,15 @@ def _list(codes: dict[str, Code], out: Output) -> None:
         out.text(f"  {name}  {found.title}")
 
 
-def all_codes() -> dict[str, Code]:
-    """Every diagnostic that any module defines, by reading the sources: importing them would load
-    TVM, MLIR and onnx."""
+def all_codes(wanted: str = "CUV") -> dict[str, Code]:
+    """Every diagnostic of the modules that mention `wanted`, by reading the sources.
+
+    Importing them instead would load TVM, MLIR and onnx.
+    """
     codes: dict[str, Code] = {}
     for path in Path(__file__).resolve().parent.rglob("*.py"):
         text = path.read_text("utf-8")
-        if "define(" in text and '"CUV' in text:
+        if "define(" in text and f'"{wanted}' in text:
             codes |= _codes_of(text)
     return dict(sorted(codes.items()))
 

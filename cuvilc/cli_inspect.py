@@ -75,7 +75,8 @@ def _head(report: dict[str, Any]) -> list[str]:
         work = f"{count_text(totals['flops'], 'FLOP')} and {bytes_text(totals['bytes'])} moved"
         lines.append(f"  work     {work} a run{f' at {at}' if at else ''}")
     lines.append(f"  kernels  {totals['kernels']} in {totals['launches']} launches")
-    lines.append(f"  vectors  {m.get('vectors', {}).get('cases', 0)}, for `cuvilc verify`")
+    cases = m.get("vectors", {}).get("cases", 0)
+    lines.append(f"  vectors  {f'{cases}, for `cuvilc verify`' if cases else 'none'}")
     lines.append(f"  made by  cuvilc {m['compiler']['version']}, schema {m['schema_version']}")
     return lines
 

@@ -206,3 +206,16 @@ Next step: check that the package was built from this very file. If the model ne
 special kind, use the bundled vectors or `cuvilc run` with inputs of your own.
 """,
 )
+
+NOT_VERIFIED = define(
+    "CUV626",
+    "the package cannot be verified",
+    """\
+`cuvilc build --verify` keeps a package only when it computed rightly, and here nothing could be
+compared: the model refuses every kind of random input that was tried, so that there are no test
+vectors, or this machine runs none of the CPU levels that were built. The notes say which.
+
+Next step: build without --verify and compare with inputs of your own, by `cuvilc run`; or fix the
+sizes with --shape; or verify on the machine that the package is for.
+""",
+)

@@ -125,16 +125,14 @@ def vectors(program: Any, wanted: int) -> tuple[Any, str]:
     """Test vectors of the program, and a note that says why there are none."""
     from cuvilc import vectors as rules  # noqa: PLC0415
 
-    if wanted == AUTO_VECTORS:
-        work = rules.cost(program)
-        if work > rules.AUTO_LIMIT:
-            return None, (
-                f"no test vectors: the interpreter would need {work / 1e9:.1f} GFLOP for one "
-                f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one"
-            )
-        wanted = 1
+    limit = rules.AUTO_LIMIT if wanted == AUTO_VECTORS else None
     try:
-        return rules.reference_vectors(program, wanted), ""
+        return rules.reference_vectors(program, max(wanted, 1), limit), ""
+    except rules.TooCostly as error:
+        return None, (
+            f"no test vectors: the interpreter would need {error.args[0] / 1e9:.1f} GFLOP for one "
+            f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one"
+        )
     except ValueError as error:
         return None, f"no test vectors: random inputs do not fit this model: {error}"
 

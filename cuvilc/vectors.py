@@ -1,26 +1,29 @@
 """Test vectors: random inputs of the declared shapes, and what the interpreter makes of them.
 
 The interpreter is exact, not fast, so a default build bundles vectors only for models that it
-runs in about half a second: `cost(program)` up to AUTO_LIMIT. Whether they were left out is
+runs in about half a second: `vectors_cost.cost` up to AUTO_LIMIT. That they were left out is
 always reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from cuvilc.dialect.dims import evaluate, symbols
 
+Ranges = Mapping[str, tuple[int, int | None]]
+
 AUTO = -1  # as a number of vectors: one if that is cheap, else none
 AUTO_LIMIT = 1_000_000_000
 # Largest error relative to an output's largest magnitude; tests/tolerances.py is the same.
 RELATIVE = {"float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
 _TYPICAL_SIZE = 3
-_INTEGER_LIMITS = (8, 2, 1)  # random integers lie below; the next is tried where a model refuses
-_WIDENING = 8  # the interpreter's work per element it reads or writes, in FLOPs
+# Tried in turn until the model accepts one: (factor for sizes, random integers lie below this).
+# Tables may be small; images and sounds may need a least size.
+_TRIALS = ((1, 8), (1, 2), (1, 1), (16, 8), (16, 1), (64, 8), (256, 8))
 
 
 def tolerance_of(dtypes: set[str]) -> dict[str, float]:
@@ -44,55 +47,85 @@ def random_array(
     return rng.integers(0, below, shape).astype(dtype)
 
 
-def sizes_within(ranges: Mapping[str, tuple[int, int | None]], number: int) -> dict[str, int]:
+def trials(
+    ranges: Ranges, batches: Collection[str], number: int
+) -> Iterator[tuple[dict[str, int], int]]:
+    """Sizes to try for case `number`, each with the limit of random integers; small ones first.
+
+    `batches`: symbols that are the first axis of an input, which never need to be large.
+    """
+    seen = []
+    for factor, below in _TRIALS:
+        trial = sizes_within(ranges, number, factor, batches), below
+        if trial not in seen:
+            seen.append(trial)
+            yield trial
+
+
+def sizes_within(
+    ranges: Ranges, number: int, factor: int = 1, batches: Collection[str] = ()
+) -> dict[str, int]:
     """A size for every symbol: small, within its range, another for each `number`."""
     sizes = {}
     for i, (name, (lo, hi)) in enumerate(sorted(ranges.items())):
-        wanted = _TYPICAL_SIZE + i + 2 * number
+        wanted = (_TYPICAL_SIZE + i + 2 * number) * (1 if name in batches else factor)
         sizes[name] = max(lo, wanted if hi is None else min(hi, wanted))
     return sizes
 
 
-def sample_sizes(program: Any, number: int) -> dict[str, int]:
-    """Sizes for the symbols of a program's inputs."""
-    names = {n for t in _input_types(program).values() for d in t.shape for n in symbols(d)}
-    return sizes_within({n: program.ranges.get(n, (1, None)) for n in names}, number)
-
-
 def random_feeds(
-    program: Any, number: int = 0, seed: int = 0, below: int = 8
+    program: Any, number: int = 0, sizes: Mapping[str, int] | None = None, below: int = 8
 ) -> dict[str, np.ndarray]:
-    """One set of random inputs."""
-    rng = np.random.default_rng([seed, number])
-    sizes = sample_sizes(program, number)
+    """One set of random inputs; at small sizes unless `sizes` says otherwise."""
+    rng = np.random.default_rng([0, number])
+    ranges, batches = _symbols(program)
+    sizes = sizes or sizes_within(ranges, number, 1, batches)
     return {
         name: random_array(t.dtype, tuple(evaluate(d, sizes) for d in t.shape), rng, below)
         for name, t in _input_types(program).items()
     }
 
 
-def reference_vectors(program: Any, count: int) -> Any:
+class TooCostly(Exception):
+    """A test vector would take the interpreter longer than the limit; `args[0]` is its cost."""
+
+
+def reference_vectors(program: Any, count: int, limit: int | None = None) -> Any:
     """`count` cases as the package bundles them; the program is at the graph level.
 
-    Raises ValueError when the interpreter refuses every kind of random input that is tried.
+    Raises ValueError when the interpreter refuses every kind of random input that is tried, and
+    TooCostly when a case costs more than `limit`.
     """
     from cuvilc.package.vectors import Case, Vectors  # noqa: PLC0415
 
-    cases = [Case(*_case(program, number)) for number in range(count)]
+    cases = [Case(*_case(program, number, limit)) for number in range(count)]
     return Vectors(cases, tolerance_of(_dtypes(program)))  # type: ignore[arg-type]
 
 
-def _case(program: Any, number: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _case(
+    program: Any, number: int, limit: int | None
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     from cuvilc.dialect.interpret import interpret  # noqa: PLC0415
+    from cuvilc.vectors_cost import cost  # noqa: PLC0415
 
     problem: Exception | None = None
-    for below in _INTEGER_LIMITS:
-        feeds = random_feeds(program, number, below=below)
+    for sizes, below in trials(*_symbols(program), number):
+        if limit is not None and (work := cost(program, sizes)) > limit:
+            raise TooCostly(work)
+        feeds = random_feeds(program, number, sizes, below)
         try:
             return list(feeds.values()), list(interpret(program, feeds).values())
         except (ValueError, IndexError) as error:  # such as an index beyond a small table
             problem = problem or error
     raise ValueError(str(problem)) from problem
+
+
+def _symbols(program: Any) -> tuple[dict[str, tuple[int, int | None]], set[str]]:
+    """Ranges of the symbols of the inputs, and which of them are a first axis."""
+    shapes = [t.shape for t in _input_types(program).values()]
+    names = {n for shape in shapes for d in shape for n in symbols(d)}
+    batches = {n for shape in shapes if shape for n in symbols(shape[0])}
+    return {n: program.ranges.get(n, (1, None)) for n in names}, batches
 
 
 def _input_types(program: Any) -> dict[str, Any]:
@@ -113,50 +146,3 @@ def _dtypes(program: Any) -> set[str]:
         block = ir.body(program.function("main"))
         found = {ir.type_of(r).dtype for o in ir.walk(block) for r in o.results}
         return found | {ir.type_of(a).dtype for a in block.arguments}
-
-
-def cost(program: Any, number: int = 0) -> int:
-    """What one vector costs the interpreter, in FLOPs: products, and every element touched."""
-    from cuvilc.dialect import ir  # noqa: PLC0415
-
-    sizes = sample_sizes(program, number)
-    with program:
-        return sum(_work(o, sizes) for o in ir.walk(ir.body(program.function("main"))))
-
-
-def _work(operation: Any, sizes: dict[str, int]) -> int:
-    from cuvilc.dialect import ir  # noqa: PLC0415
-
-    def elements(value: Any) -> int:
-        total = 1
-        for d in ir.type_of(value).shape:
-            total *= max(evaluate(d, sizes), 0)
-        return total
-
-    if ir.definition(operation) is None or operation.name in ("ai.constant", "ai.full"):
-        return 0
-    operands = [elements(v) for v in operation.operands]
-    made = sum(elements(v) for v in operation.results)
-    work = _WIDENING * (sum(operands) + made)
-    if operation.name in _PRODUCTS and len(operands) > 1:
-        work += 2 * made * _depth(operation, operands, sizes)
-    return work
-
-
-_RECURRENT = ("ai.lstm", "ai.gru", "ai.rnn")
-_PRODUCTS = ("ai.matmul", "ai.conv", "ai.conv_transpose", "ai.attention", *_RECURRENT)
-
-
-def _depth(operation: Any, operands: list[int], sizes: dict[str, int]) -> int:
-    """Multiplications for one element of the result."""
-    from cuvilc.dialect import ir  # noqa: PLC0415
-
-    shapes = [[evaluate(d, sizes) for d in ir.type_of(v).shape] for v in operation.operands]
-    if operation.name == "ai.matmul":
-        transposed = ir.attrs(operation).get("transpose_a")
-        return shapes[0][-2 if transposed else -1] if len(shapes[0]) > 1 else operands[0]
-    if operation.name == "ai.attention":
-        return 2 * shapes[1][-2]
-    if operation.name in _RECURRENT:  # w [D, gates·H, I] and r [D, gates·H, H] make [.., D, .., H]
-        return (operands[1] + operands[2]) // max(shapes[2][0] * shapes[2][-1], 1)
-    return operands[1] // max(shapes[1][0], 1)

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from cuvilc.artifact import Package, read_package
-from cuvilc.codes_runtime import EXTRA_MISSING, ORACLE_FAILED, WRONG_RESULTS
+from cuvilc.codes_runtime import EXTRA_MISSING, NOT_VERIFIED, ORACLE_FAILED, WRONG_RESULTS
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 from cuvilc.dialect.dims import evaluate, parse
 from cuvilc.open_package import open_package
-from cuvilc.vectors import random_array, sizes_within, tolerance_of
+from cuvilc.vectors import random_array, tolerance_of, trials
 
 THREADS = (1, 2)
 ORACLE_CASES = 3
-_INTEGER_LIMITS = (8, 2, 1)
 CANNOT_RUN_HERE = "CUV603"
 
 
@@ -82,9 +81,7 @@ def verify_package(path: Path) -> Verified:
         for number, case in enumerate(vectors.cases):
             found = model.run(dict(zip(inputs, case.inputs, strict=True)))
             wanted = dict(zip(found, case.outputs, strict=True))
-            result.checks += _compare(
-                found, wanted, f"vector {number}", level, threads, tolerance
-            )
+            result.checks += _compare(found, wanted, f"vector {number}", level, threads, tolerance)
     return result
 
 
@@ -106,6 +103,18 @@ def _models(package: Package, result: Verified) -> Iterator[tuple[str, int, Any]
                 model.close()
     if len(result.skipped) == len(package.metadata["target"]["levels"]):
         result.notes.append("this machine runs none of the package's CPU levels")
+
+
+def require_some(result: Verified, place: str, notes: Sequence[str]) -> None:
+    """Something was compared, and all of it is within tolerance. CUV626, CUV622."""
+    if not result.checks:
+        raise CuvilError(
+            Diagnostic(
+                NOT_VERIFIED, "nothing could be compared, so the package is not known to be right",
+                place=place, notes=[*notes, *result.notes],
+            )
+        )  # fmt: skip
+    require(result.checks, place)
 
 
 def require(checks: Sequence[Check], place: str) -> None:
@@ -167,26 +176,30 @@ def verify_against(path: Path, oracle: Path, dims: Mapping[str, int]) -> Verifie
     package = read_package(path)
     result = Verified()
     session = _session(oracle)
-    fixed = dict(dims)
+    info = package.metadata.get("vectors")
+    dtypes = {p["dtype"] for p in package.metadata["outputs"]}
+    tolerance: Any = info["tolerance"] if info else tolerance_of(dtypes)
     for number in range(ORACLE_CASES):
-        sizes = case_sizes(package.metadata, number) | fixed
-        feeds, wanted = _oracle_case(package, session, sizes, number, oracle)
+        sizes, feeds, wanted = _oracle_case(package, session, dims, number, oracle)
         label = ", ".join(f"{n}={s}" for n, s in sizes.items()) or f"random {number}"
         for level, threads, model in _models(package, Verified()):
             found = model.run(feeds)
-            dtypes = {p["dtype"] for p in package.metadata["outputs"]}
-            info = package.metadata.get("vectors")
-            tolerance: Any = info["tolerance"] if info else tolerance_of(dtypes)
             result.checks += _compare(found, wanted, label, level, threads, tolerance)
     return result
 
 
-def case_sizes(metadata: Any, number: int) -> dict[str, int]:
-    """Sizes of case `number`: first the smallest, then others within the range."""
-    ranges = {s["name"]: (s["lo"], s["hi"]) for s in metadata["symbols"]}
+def case_sizes(
+    metadata: Any, number: int, dims: Mapping[str, int]
+) -> Iterator[tuple[dict[str, int], int]]:
+    """Sizes to try for case `number`, each with the limit of random integers."""
+    symbols = metadata["symbols"]
+    batches = {s["name"] for s in symbols if s["axis"] == 0}
     if number == 0:
-        return {name: max(lo, 1) for name, (lo, _) in sorted(ranges.items())}
-    return sizes_within(ranges, number)
+        smallest = {s["name"]: max(s["lo"], 1) for s in symbols}
+        yield from (({**smallest, **dims}, below) for below in (8, 2))
+    ranges = {s["name"]: (s["lo"], s["hi"]) for s in symbols}
+    for sizes, below in trials(ranges, batches, number):
+        yield {**sizes, **dims}, below
 
 
 def random_inputs(
@@ -225,9 +238,9 @@ def _session(path: Path) -> Any:
 
 
 def _oracle_case(
-    package: Package, session: Any, sizes: Mapping[str, int], number: int, path: Path
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Random inputs that the oracle accepts, and its outputs under the package's names."""
+    package: Package, session: Any, dims: Mapping[str, int], number: int, path: Path
+) -> tuple[dict[str, int], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Sizes and random inputs that the oracle accepts, its outputs under the package's names."""
     ours = [p["name"] for p in package.metadata["inputs"]]
     theirs = [i.name for i in session.get_inputs()]
     if not set(ours) <= set(theirs):
@@ -237,7 +250,7 @@ def _oracle_case(
         )  # fmt: skip
     names = [p["name"] for p in package.metadata["outputs"]]
     problem: Exception | None = None
-    for below in _INTEGER_LIMITS:
+    for sizes, below in case_sizes(package.metadata, number, dims):
         feeds = random_inputs(package.metadata, sizes, number, below)
         try:
             values = session.run(None, feeds)
@@ -247,7 +260,7 @@ def _oracle_case(
         given = [o.name for o in session.get_outputs()]
         by_name = dict(zip(given, values, strict=True))
         if set(names) <= set(given):
-            return feeds, {n: by_name[n] for n in names}
+            return sizes, feeds, {n: by_name[n] for n in names}
         raise fail(ORACLE_FAILED, "the package has other outputs than the model", place=str(path))
     assert problem is not None
     raise _refused("onnxruntime refuses the random inputs", path, problem) from problem

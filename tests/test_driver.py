@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from cuvilc.artifact import read_package
 from cuvilc.diagnostics import CuvilError
 from cuvilc.driver import PHASES, BuildRequest, build, default_output, load_model
 from cuvilc.open_package import open_package
 from cuvilc.package.vectors import read_vectors
-from cuvilc.vectors import cost, random_feeds, reference_vectors, sizes_within, tolerance_of
+from cuvilc.vectors import random_feeds, reference_vectors, sizes_within, tolerance_of, trials
+from cuvilc.vectors_cost import cost
 from tests.cli.helpers import dense, gather, save
+from tests.cli.helpers import model as one_graph
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +99,36 @@ def test_verify_makes_vectors_whatever_they_cost(
     assert build(null(model, vectors=0)).notes == []
 
 
+def test_a_package_that_cannot_be_verified_is_not_kept(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("no input pleases it")
+
+    monkeypatch.setattr("cuvilc.dialect.interpret.interpret", refuse)
+    with pytest.raises(CuvilError, match="no input pleases it") as caught:
+        build(null(model, verify=True))
+    assert caught.value.diagnostics[0].code == "CUV626"
+    assert [p.name for p in model.parent.iterdir()] == ["net.onnx"]
+
+
+def test_images_are_tried_at_larger_sizes(tmp_path: Path) -> None:
+    """A 5x5 window without padding fits no image of 4 pixels."""
+    weights = {"w": np.ones((1, 1, 5, 5), np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[5, 5])
+    proto = one_graph([node], {"x": ["n", 1, "h", "v"]}, ["y"], weights)
+    report = build(null(save(tmp_path, proto), verify=True))
+    assert report.checks
+    assert not report.notes
+
+
+def test_trials_grow_but_not_the_batch() -> None:
+    tried = [sizes for sizes, _ in trials({"n": (1, None), "h": (1, 40)}, {"n"}, 0)]
+    assert {s["n"] for s in tried} == {4}
+    assert max(s["h"] for s in tried) == 40
+    assert tried == sorted(tried, key=lambda s: s["h"])
+
+
 def test_inputs_that_the_model_refuses_are_a_note(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,8 +148,8 @@ def test_random_indices_fit_small_tables(tmp_path: Path) -> None:
 
 
 def test_cost_counts_products(model: Path) -> None:
-    program = load_model(model, {}, {"batch": (100, 100)})
-    assert 2 * 100 * 8 * 20 <= cost(program) <= 2 * 100 * 8 * 20 + 8 * 100 * 200
+    program = load_model(model, {}, {})
+    assert 2 * 100 * 8 * 20 <= cost(program, {"batch": 100}) <= 2 * 100 * 8 * 20 + 8 * 100 * 200
 
 
 def test_sizes_stay_in_their_ranges() -> None:

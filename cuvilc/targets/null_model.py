@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,9 @@ class _Timed(Interpreter):
         begin = time.monotonic_ns()
         super().step(operation)
         if operation.name.endswith(".launch"):
-            name, layer = ir.attrs(operation)["kernel"], ir.source_name(operation)
+            name = ir.attrs(operation)["kernel"]
             end, number = time.monotonic_ns(), len(self.events)
-            self.events.append(self._event(number, name, layer, 1, begin, end, 0))
+            self.events.append(self._event(number, name, "", 1, begin, end, 0))
 
 
 class InterpretedModel:
@@ -97,7 +98,15 @@ class InterpretedModel:
 
         timed = _Timed(self.program, Event)
         self._run(feeds, timed)
-        return timed.events
+        known = {k["name"]: k["layers"] for k in self.metadata["kernels"]}
+        calls: Counter[str] = Counter()
+        events = []
+        for e in timed.events:  # the program's text has no layer names: the metadata has, in order
+            layers = known.get(e.kernel, [])
+            number = calls[e.kernel]
+            events.append(e._replace(layer=layers[number] if number < len(layers) else ""))
+            calls[e.kernel] += 1
+        return events
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 3) -> Any:
         """Median time of each launch, as cuvil.Profile."""
