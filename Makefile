@@ -65,8 +65,8 @@ bench: setup  ## side by side with onnxruntime, OpenVINO and torch
 	$(BIN)/python benchmarks/compare.py
 
 wheels: $(STAMPS)/packages  ## both wheels, into dist/
-	$(BIN)/python -m build --wheel --outdir dist runtime
-	$(BIN)/python -m build --wheel --outdir dist .
+	rm -rf build/lib runtime/build
+	$(BIN)/pip wheel --quiet --no-deps -w dist ./runtime .
 
 clean:  ## everything that is made
 	rm -rf .venv build dist runtime/build *.egg-info runtime/*.egg-info .pytest_cache .mypy_cache \
