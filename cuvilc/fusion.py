@@ -12,9 +12,9 @@
         pattern=op("ai.relu", op("ai.conv").one_use().bind("conv")),
     ))
 
-A package can offer rules without being imported: entry points of group "cuvilc.fusion_rules" that name
-`Rule` objects. Rules of higher priority choose first; the built-in ones lie between 10 and 100.
-`cuvilc explain-fusion` prints what each rule took and why it refused.
+A package can offer rules without being imported: entry points of group "cuvilc.fusion_rules"
+that name `Rule` objects. Rules of higher priority choose first; the built-in ones lie between 10
+and 100. `cuvilc explain-fusion` prints what each rule took and why it refused.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ from cuvilc.dialect.passes.rules_pattern import (
 )
 
 __all__ = [
-    "GROUP", "KINDS", "Graph", "Match", "Miss", "Node", "Pattern", "Rule", "any_value", "constant", "either",
-    "maybe", "number", "op", "register", "rules", "unregister",
+    "GROUP", "KINDS", "Graph", "Match", "Miss", "Node", "Pattern", "Rule", "any_value", "constant",
+    "either", "maybe", "number", "op", "register", "rules", "unregister",
 ]  # fmt: skip

@@ -34,10 +34,10 @@ RULE = Rule(
 
 def main() -> None:
     """Fuse a small network with the rule and print what it took and what it refused."""
+    from network import two_convolutions
+
     from cuvilc.dialect.passes import fuse
     from cuvilc.dialect.passes.context import PassContext
-
-    from network import two_convolutions
 
     fusion.register(RULE)
     try:

@@ -1,7 +1,8 @@
 """One form for each meaning: identities applied, equal operations merged, dead ones gone.
 
-MLIR's own `cse` and `canonicalize` are not used: they call the Python verifiers of every operation, do not
-know that two weights with different keys may be equal, and drop the source locations of what they merge.
+MLIR's own `cse` and `canonicalize` are not used: they call the Python verifiers of every
+operation, do not know that two weights with different keys may be equal, and drop the source
+locations of what they merge.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RULES = rules_algebra.RULES | rules_moves.RULES
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it no rule of rules_algebra and rules_moves applies, and no two operations compute the same."""
+    """After it no rule of RULES applies, and no two operations compute the same."""
     with program:
         again = True
         while again:
@@ -37,7 +38,7 @@ def run(program: Program, context: PassContext) -> None:
 
 
 def take_known_branch(graph: Graph) -> bool:
-    """Put the taken branch of an `ai.if` with a constant condition in its place. The graph is then stale."""
+    """Put the taken branch of an `ai.if` that is known in its place; then the graph is stale."""
     for node in graph.live():
         if node.name != "ai.if":
             continue
@@ -58,7 +59,7 @@ def take_known_branch(graph: Graph) -> bool:
 
 
 def merge_equal(graph: Graph) -> int:
-    """Let equal operations of one block (or of one around it) share one result; returns how many went."""
+    """Let equal operations of a block, or of one around it, share results; returns how many go."""
     known: dict[Any, list[Node]] = {}
     constants: dict[Any, list[Node]] = {}
     count = 0
@@ -122,5 +123,3 @@ def _equal(graph: Graph, a: Node, b: Node) -> bool:
     return x.nbytes <= 1 << 20 and np.array_equal(
         np.ascontiguousarray(x).view(np.uint8), np.ascontiguousarray(y).view(np.uint8)
     )
-
-

@@ -1,4 +1,4 @@
-"""What a pass may ask about the target, and where it writes down what it did and what it refused."""
+"""What a pass may ask about the target, and where it writes what it did and what it refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Scales and shifts per channel go into the constant weights of the convolution or product beside them.
+"""Scales and shifts per channel go into the constant weights of the convolution or product beside
+them.
 
-A whole chain of them (batch normalisation, then a learned affine block) is gathered in float64 first, so
-each weight is rounded once.
+A whole chain of them (batch normalisation, then a learned affine block) is gathered in float64
+first, so each weight is rounded once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _AFFINE = ("ai.elemwise_mul", "ai.elemwise_add", "ai.elemwise_sub", "ai.elemwise
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it no convolution with constant weights is followed, on its own, by a constant scale or shift."""
+    """After it no constant scale or shift follows a convolution of constant weights on its own."""
     with program:
         graph = Graph(program)
-        rules: dict[str, Any] = {name: (fold_after, fold_before_product) for name in _AFFINE}
+        rules: dict[str, Any] = dict.fromkeys(_AFFINE, (fold_after, fold_before_product))
         rewrite(graph, rules | {"ai.conv": (fold_before,)}, context)
 
 
@@ -60,7 +61,12 @@ def fold_after(g: Graph, node: Node) -> Any:
 
 
 def _rebuild(
-    g: Graph, anchor: Node, chain: list[Node], weights: np.ndarray, scale: np.ndarray, shift: np.ndarray
+    g: Graph,
+    anchor: Node,
+    chain: list[Node],
+    weights: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray,
 ) -> Any:
     axis = 0 if anchor.name == "ai.conv" else 1
     line = scale.reshape([-1 if j == axis else 1 for j in range(weights.ndim)])
@@ -102,9 +108,9 @@ def _chain_operand(g: Graph, node: Node) -> tuple[Value, Value] | None:
         shape = g.type(c).shape
         padded: tuple[Dim, ...] = (1,) * (t.rank - len(shape)) + shape
         fits = all(d == 1 for j, d in enumerate(padded) if j != 1)
-        if fits and isinstance(padded[1], int) and isinstance(t.shape[1], int):
-            if g.is_constant(c) or g.number(c) is not None:
-                return x, c
+        known = isinstance(padded[1], int) and isinstance(t.shape[1], int)
+        if fits and known and (g.is_constant(c) or g.number(c) is not None):
+            return x, c
     return None
 
 
@@ -198,7 +204,5 @@ def fold_before_product(g: Graph, node: Node) -> Any:
         line = 1 / line if node.name == "ai.elemwise_div" else line
         line = line[:, None] if product.attr("transpose_b") else line[None, :]
         w = g.constant(_scaled(weights, line), _key(g, product.operands[1]))
-        return g.build(
-            "ai.matmul", product.operands[0], w, origin=(product, node), **product.attrs
-        )
+        return g.build("ai.matmul", product.operands[0], w, origin=(product, node), **product.attrs)
     return None

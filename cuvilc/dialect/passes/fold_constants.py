@@ -1,12 +1,14 @@
 """Compute once, at build time, what depends on constants alone.
 
-Every folded operation is evaluated as the interpreter would: by its reference in float64, rounded once to
-the declared dtype. Only the values that other operations still need become `ai.constant`s, so a chain such
-as cast → multiply of a large weight keeps one array alive at a time.
+Every folded operation is evaluated as the interpreter would: by its reference in float64,
+rounded once to the declared dtype. Only the values that other operations still need become
+`ai.constant`s, so a chain such as cast → multiply of a large weight keeps one array alive at a
+time.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from cuvilc.dialect.ir import Program, Value
 from cuvilc.dialect.passes.canonicalize import in_order
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node
-from cuvilc.dialect.types import TensorType, numpy_dtype
+from cuvilc.dialect.types import TensorType, item_bytes, numpy_dtype
 
 NAME = "fold-constants"
 VERSION = 1
@@ -32,7 +34,7 @@ _MOVES = (
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it no pure operation has only constant operands, save those whose result would be too big."""
+    """After it no pure operation has only constant operands, save where the result is too big."""
     with program:
         graph = Graph(program)
         folder = _Folder(graph, context)
@@ -83,14 +85,16 @@ class _Folder:
     def is_too_big(self, node: Node, types: list[TensorType]) -> bool:
         """Whether the result is data that a kernel makes more cheaply than memory holds it."""
         operands = [self.graph.type(v) for v in node.operands]
-        made = sum(int(t.size_bytes) for t in types)  # type: ignore[arg-type]
+        made = sum(_bytes(t) for t in types)
         fulls = all(self.graph.number(v) is not None for v in node.operands)
-        read = 0 if fulls else sum(int(t.size_bytes) for t in operands)  # type: ignore[arg-type]
+        read = 0 if fulls else sum(_bytes(t) for t in operands)
         if made - read <= GROWTH_BYTES:
             return False
         elements = max((_elements(t) for t in operands), default=0)
         if fulls or _elements(types[0]) > elements:
-            self.context.miss(NAME, node.op, f"the result is {made - read} bytes larger than its operands")
+            self.context.miss(
+                NAME, node.op, f"the result is {made - read} bytes larger than its operands"
+            )
             return True
         return False
 
@@ -133,7 +137,9 @@ class _Folder:
         uniform = array.size == 1 and (t.is_float or abs(int(first[0])) < 2**62)
         self.graph.here = node
         if uniform:
-            made = self.graph.full(first.astype(np.float64)[0] if t.is_float else first[0], t.shape, t.dtype)
+            made = self.graph.full(
+                first.astype(np.float64)[0] if t.is_float else first[0], t.shape, t.dtype
+            )
         else:
             made = self.graph.constant(array, self.names[value])
         for user in list(dict.fromkeys(self.graph.users(value))):
@@ -148,8 +154,17 @@ class _Folder:
             self.graph.drop(node)
 
 
+def _shape(t: TensorType) -> tuple[int, ...]:
+    """The shape of a static type."""
+    return tuple(d for d in t.shape if isinstance(d, int))
+
+
 def _elements(t: TensorType) -> int:
-    return int(np.prod([int(d) for d in t.shape], dtype=np.int64))  # type: ignore[arg-type]
+    return prod(_shape(t))
+
+
+def _bytes(t: TensorType) -> int:
+    return _elements(t) * item_bytes(t.dtype)
 
 
 def _evaluate(node: Node, operands: list[np.ndarray], types: list[TensorType]) -> list[np.ndarray]:
@@ -159,14 +174,11 @@ def _evaluate(node: Node, operands: list[np.ndarray], types: list[TensorType]) -
     if node.name in _MOVES:
         made = declared.reference(*declared.group(operands), **node.attrs)
         return [np.asarray(made).astype(numpy_dtype(types[0].dtype), copy=False)]
-    rows = types[0].shape[0] if types[0].rank else 1
-    size = _elements(types[0]) * 8
-    if node.is_a("elementwise") and size > _CHUNK_BYTES and len(types) == 1:
-        count = min(int(rows), -(-size // _CHUNK_BYTES))  # type: ignore[arg-type]
-        parts = [_rows(operands, types[0].rank, chunk) for chunk in _chunks(int(rows), count)]  # type: ignore[arg-type]
-        out = np.empty(tuple(int(d) for d in types[0].shape), numpy_dtype(types[0].dtype))  # type: ignore[arg-type]
-        for chunk, part in zip(_chunks(int(rows), count), parts, strict=True):  # type: ignore[arg-type]
-            out[chunk] = _reference(node, part)[0]
+    shape, size = _shape(types[0]), _elements(types[0]) * 8
+    if node.is_a("elementwise") and size > _CHUNK_BYTES and len(types) == 1 and shape:
+        out = np.empty(shape, numpy_dtype(types[0].dtype))
+        for chunk in _chunks(shape[0], min(shape[0], -(-size // _CHUNK_BYTES))):
+            out[chunk] = _reference(node, _rows(operands, len(shape), chunk))[0]
         return [out]
     results = _reference(node, operands)
     with np.errstate(all="ignore"):

@@ -1,8 +1,9 @@
 """Every operation that computes goes into an `ai.fusion`: one region, one kernel.
 
-Analysis: each rule of the registry looks for its pattern, from the end of the block to its beginning.
-Rewrite: the rule says which operations join; the merge is refused if it would make a cycle. Binding: the
-fusion's `kind` names the family of schedules that makes the kernel. Refusals are kept with their reasons.
+Analysis: each rule of the registry looks for its pattern, from the end of the block to its
+beginning. Rewrite: the rule says which operations join; the merge is refused if it would make a
+cycle. Binding: the fusion's `kind` names the family of schedules that makes the kernel. Refusals
+are kept with their reasons.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BARE = ("ai.constant", "ai.if", "ai.yield", "ai.dim_values", "func.return", "ai.
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it, constants, free reshapes, sizes and conditionals aside, all operations are in fusions."""
+    """After it all is in fusions, save constants, free reshapes, sizes and conditionals."""
     fuse_builtin.load()
     with program:
         graph = Graph(program)
@@ -86,5 +87,3 @@ def _bind_rest(site: Site) -> None:
 
 def _is_immediate(site: Site, user: Node) -> bool:
     return takes_immediates(user) and user in site.order and bool(site.unit_of[user].kind)
-
-

@@ -1,8 +1,10 @@
 """The rules that come with the compiler. Each region is a contract with the schedules of its kind.
 
-conv, conv_transpose (kind "conv"), pool, gemm: the anchor and an elementwise epilogue of its shape, one result.
+conv, conv_transpose (kind "conv"), pool, gemm: the anchor and an elementwise epilogue of its
+    shape, one result.
 attention: moves of q, k and v before; elementwise operations and a transpose after.
-rows: a normalisation or softmax, cheap operations before (a residual sum may be a second result) and after.
+rows: a normalisation or softmax, cheap operations before (a residual sum may be a second result)
+    and after.
 reduction: operations on its operand before, on the reduced value after.
 elementwise: everything with an `element` facet, grown backwards from its last operation.
 """

@@ -11,13 +11,14 @@ from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.fuse_regions import MOST_INPUTS, MOST_OPERATIONS, Site
 from cuvilc.dialect.passes.rules_graph import Node
 
-CHEAP = frozenset(
-    f"ai.{n}" for n in (
-        "elemwise_add elemwise_sub elemwise_mul neg abs maximum minimum relu clip where cast equal less "
-        "less_equal greater greater_equal logical_and logical_or logical_xor logical_not leaky_relu prelu "
-        "hard_sigmoid hard_swish sign floor ceil round is_nan is_inf thresholded_relu full iota relayout"
-    ).split()
-)  # fmt: skip
+CHEAP = frozenset({
+    "ai.elemwise_add", "ai.elemwise_sub", "ai.elemwise_mul", "ai.neg", "ai.abs", "ai.sign",
+    "ai.maximum", "ai.minimum", "ai.relu", "ai.clip", "ai.where", "ai.cast", "ai.leaky_relu",
+    "ai.equal", "ai.less", "ai.less_equal", "ai.greater", "ai.greater_equal", "ai.logical_and",
+    "ai.logical_or", "ai.logical_xor", "ai.logical_not", "ai.prelu", "ai.hard_sigmoid",
+    "ai.hard_swish", "ai.floor", "ai.ceil", "ai.round", "ai.is_nan", "ai.is_inf",
+    "ai.thresholded_relu", "ai.full", "ai.iota", "ai.relayout",
+})  # fmt: skip
 _REPEATS = frozenset({
     "ai.broadcast_to", "ai.tile", "ai.gather", "ai.gather_elements", "ai.gather_nd",
     "ai.rotary_embedding", "ai.resize",
@@ -41,65 +42,67 @@ def epilogue(
     site: Site, members: list[Node], out: Value, kept: Sequence[Value] = (),
     refuse: Callable[[Node, str], None] | None = None,
 ) -> Value:  # fmt: skip
-    """Let `members` grow by elementwise operations of out's shape while the region keeps one result.
+    """Let `members` grow by elementwise operations of out's shape, the region keeping one result.
 
     kept: results besides it that may stay. Returns the new result.
     """
-    g, shape = site.graph, site.graph.type(out).shape
-    trial = list(members)
-    ends = [out]
+    shape = site.graph.type(out).shape
+    trial, ends = list(members), [out]
+    wish: Node | None = None  # what the region wanted and may not get
+    why = ""
     for _ in range(MOST_OPERATIONS):
         node, why = _next(site, trial, ends, shape)
+        if wish is None:
+            wish = node or _wish(site, trial, ends)
         if node is None:
-            if why is not None and refuse is not None:
-                refuse(*why)
             break
         added = [node, *_side_producers(site, trial, node, shape)]
-        if len(trial) + len(added) > MOST_OPERATIONS or len(trial) > len(members) + _TENTATIVE:
+        if len(trial) + len(added) > min(MOST_OPERATIONS, len(members) + _TENTATIVE):
+            why = "the kernel would be too long"
             break
         trial += added
         if len(site.inputs(trial)) > MOST_INPUTS:
-            if refuse is not None:
-                refuse(node, f"the kernel would read more than {MOST_INPUTS} tensors")
+            why = f"the kernel would read more than {MOST_INPUTS} tensors"
             break
         ends = [v for v in site.outputs(trial) if v not in kept]
         if len(ends) == 1 and ends[0] != out:
             try:
                 site.check(trial)
             except Miss as miss:
-                if refuse is not None:
-                    refuse(node, str(miss))
+                why = str(miss)
                 break
-            members[:] = trial
-            out = ends[0]
-    assert g.type(out).shape == shape
+            members[:], out, wish = trial, ends[0], None
+    if wish is not None and refuse is not None:
+        refuse(wish, why)
     return out
 
 
-def _next(
-    site: Site, trial: list[Node], ends: list[Value], shape: Any
-) -> tuple[Node | None, tuple[Node, str] | None]:
-    """The first user that can join; or why none can."""
+def _wish(site: Site, trial: list[Node], ends: list[Value]) -> Node | None:
+    """An elementwise user that the region would have liked."""
+    inside = set(trial)
+    users = (u for v in ends for u in site.users(v) if u not in inside)
+    return next((u for u in users if is_elementwise(u)), None)
+
+
+def _next(site: Site, trial: list[Node], ends: list[Value], shape: Any) -> tuple[Node | None, str]:
+    """The first user, if it can join; else why it cannot."""
     inside = set(trial)
     users = {u for v in ends for u in site.users(v) if u not in inside}
     for u in sorted(users, key=lambda n: site.order.get(n, 0)):
-        why = ""
         if u not in site.order or not is_elementwise(u):
-            why = f"{u.name.split('.')[-1]} needs it in memory"
-        elif not site.is_free(u):
-            why = "its user is in another kernel"
-        elif site.graph.type(u.result).shape != shape:
-            why = "its user has a larger result"
-        if why:
-            return None, (u, why)
-        return u, None
-    return None, None
+            return None, f"{u.name.split('.')[-1]} needs its operand in memory"
+        if not site.is_free(u):
+            return None, "another kernel has it already"
+        if site.graph.type(u.result).shape != shape:
+            return None, "its result is larger"
+        return u, ""
+    return None, ""
 
 
 def _side_producers(site: Site, trial: list[Node], node: Node, shape: Any) -> list[Node]:
     """Elementwise operations of the same shape that only `node`'s other operands need."""
     found: list[Node] = []
-    stack = [v for v in node.operands]
+    stack = list(node.operands)
     while stack:
         value = stack.pop()
         p = site.graph.producers.get(value)
@@ -113,7 +116,7 @@ def _side_producers(site: Site, trial: list[Node], node: Node, shape: Any) -> li
 
 
 def moves_before(site: Site, members: list[Node], value: Value, names: Sequence[str]) -> None:
-    """Take in the chain of moves that leads to `value`, save reshapes at its start: those are free."""
+    """Take in the moves that lead to `value`, save reshapes at their start, which are free."""
     g, chain = site.graph, []
     while True:
         p = g.producers.get(value)
@@ -138,7 +141,7 @@ class Producers:
         self.extra: list[Value] = []
         self.via: dict[Node, Any] = {}
         self.repeated: dict[Node, int] = {}
-        self.heap: list[tuple[int, Value]] = []
+        self.heap: list[tuple[int, Node]] = []
         self.queued: set[Node] = set()
         self.root_shape: Any = None
         for value in roots:
@@ -148,12 +151,14 @@ class Producers:
         p = self.site.graph.producers.get(value)
         if p is not None and p in self.site.order and p not in self.queued and p.name != "ai.full":
             self.queued.add(p)
-            heappush(self.heap, (-self.site.order[p], p))  # type: ignore[arg-type]
+            heappush(self.heap, (-self.site.order[p], p))
 
-    def grow(self, accept: Callable[[Node], bool] = has_element, results: bool = False) -> list[Node]:
+    def grow(
+        self, accept: Callable[[Node], bool] = has_element, results: bool = False
+    ) -> list[Node]:
         """Take in producers, last ones first, while all their users are inside.
 
-        results: a value that others read too may become one more result, where its shape is the root's.
+        results: a value that others read too may become a result, where its shape is the root's.
         """
         while self.heap:
             _, p = heappop(self.heap)
@@ -187,7 +192,9 @@ class Producers:
         return {v for v in p.operands if v not in made or made[v].name != "ai.full"}
 
     def _can_be_result(self, p: Node, via: Any, repeated: int) -> bool:
-        same = self.root_shape is not None and self.site.graph.type(p.result).shape == self.root_shape
+        same = (
+            self.root_shape is not None and self.site.graph.type(p.result).shape == self.root_shape
+        )
         return same and via == "root" and not repeated and len(self.extra) < _RESULTS - 1
 
     def _affordable(self, p: Node, repeated: int) -> bool:
@@ -200,7 +207,7 @@ class Producers:
         return repeated <= _REPEATED
 
     def _reading(self, p: Node) -> tuple[Any, int]:
-        """(through which index map the region reads p, how long the chain is that is read repeatedly)."""
+        """(through which index map the region reads p, how long a chain is read repeatedly)."""
         g, ways, repeated = self.site.graph, set(), 0
         shape = g.type(p.result).shape
         for u in self.site.users(p.result):

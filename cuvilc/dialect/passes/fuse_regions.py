@@ -1,7 +1,8 @@
 """The units of one block while regions are being formed, always in an order that can be executed.
 
-Merging operations must not make a cycle: nothing between two members may depend on one and feed the other.
-The units stay topologically sorted; a merge looks only at the window between its first and last member.
+Merging operations must not make a cycle: nothing between two members may depend on one and feed
+the other. The units stay topologically sorted; a merge looks only at the window between its
+first and last member.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Site:
         return node is not None and node in self.order and not self.unit_of[node].kind
 
     def users(self, value: Value) -> list[Node]:
-        """The users, those in inner regions counted as the operation of this block that holds them."""
+        """The users; one in an inner region counts as the operation here that holds it."""
         return [self.local(n) or n for n in dict.fromkeys(self.graph.users(value))]
 
     def reads(self, node: Node) -> list[Value]:

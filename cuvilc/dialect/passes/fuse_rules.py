@@ -1,8 +1,8 @@
 """The registry of fusion rules: what may become one kernel.
 
-A rule is {name, pattern, guard, rewrite}: where `pattern` matches, `guard` may refuse with a Miss, and
-`rewrite` names the operations that become one kernel of schedule family `kind`. Rules of higher priority
-choose first; within a rule, later operations choose before earlier ones.
+A rule is {name, pattern, guard, rewrite}: where `pattern` matches, `guard` may refuse with a
+Miss, and `rewrite` names the operations that become one kernel of schedule family `kind`. Rules
+of higher priority choose first; within a rule, later operations choose before earlier ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _matched(match: Match) -> Sequence[Node]:
 class FusionRule:
     """What may become one kernel.
 
-    guard(match): raises Miss(reason) to refuse. rewrite(match): the operations of the kernel, any order.
+    guard(match): raises Miss(reason) to refuse.
+    rewrite(match): the operations of the kernel, in any order.
     """
 
     name: str
@@ -46,7 +47,7 @@ _RULES: dict[str, FusionRule] = {}
 
 
 def register(rule: FusionRule) -> FusionRule:
-    """Add a rule. ValueError for a taken name, an unknown kind, a pattern without a named root."""
+    """Add a rule. ValueError for a taken name, an unknown kind, a pattern of no named root."""
     if _RULES.get(rule.name, rule) is not rule:
         raise ValueError(f"a fusion rule named {rule.name!r} is registered already")
     if rule.kind not in KINDS:

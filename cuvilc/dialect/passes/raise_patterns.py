@@ -1,6 +1,7 @@
 """Recognise what exporters wrote out: activations, softmax, normalisations, attention.
 
-Expects canonical form: powers as products, subtraction of numbers as addition, transposes in flags.
+Expects canonical form: powers as products, subtraction of numbers as addition, transposes in
+flags.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _DEPTH = 5
 
 
 class Product:
-    """A tree of multiplications as one number and its other factors; `nodes` made it, root first."""
+    """A tree of multiplications as a number and its other factors; `nodes` made it, root first."""
 
     def __init__(self, g: Graph, root: Value) -> None:
         self.g = g
@@ -39,12 +39,13 @@ class Product:
             self.number *= float(known)
             return
         node = self.g.producer(value)
-        inner = node is not None and depth and (is_root or self.g.one_use(value))
-        if inner and node.name == "ai.elemwise_mul":
+        if node is None or not depth or not (is_root or self.g.one_use(value)):
+            self.factors.append(value)
+        elif node.name == "ai.elemwise_mul":
             self.nodes.append(node)
             for v in node.operands:
                 self._add(v, depth - 1)
-        elif inner and node.name == "ai.elemwise_div" and self.g.number(node.operands[1]):
+        elif node.name == "ai.elemwise_div" and self.g.number(node.operands[1]):
             self.nodes.append(node)
             self.number /= float(self.g.number(node.operands[1]))
             self._add(node.operands[0], depth - 1)
@@ -143,8 +144,8 @@ def _gate(g: Graph, x: Value, gate: Node, product: Product) -> Any:
         if inner.factors == [x]:
             return g.build("ai.silu", x, beta=inner.number, origin=product.nodes)
     if gate.name == "ai.hard_sigmoid" and one and gate.operands[0] == x:
-        if close(gate.attr("alpha"), 1 / 6) and gate.attr("beta") == 0.5:
-            return g.build("ai.hard_swish", x, origin=product.nodes)
+        fits = close(gate.attr("alpha"), 1 / 6) and gate.attr("beta") == 0.5
+        return g.build("ai.hard_swish", x, origin=product.nodes) if fits else None
     if gate.name == "ai.clip" and close(product.number, 1 / 6):
         found = Match(g, {"x": x})
         if _HARD.matches(g, gate.result, found) and (gate.attr("low"), gate.attr("high")) == (0, 6):

@@ -1,9 +1,10 @@
 """Attention written out in products and softmax → ai.attention.
 
-PyTorch's exporter writes where(is_nan(p), 0, p) after softmax, so that a row with everything hidden gives 0
-instead of NaN. A row of softmax is all NaN or has none, so the test moves behind the attention, where it is
-T/E times smaller: where(is_nan(a), 0, a). For finite v this is the same function, bit for bit in the rows
-that are not hidden; it differs only in that a NaN inside v then counts as a hidden row too.
+PyTorch's exporter writes where(is_nan(p), 0, p) after softmax, so that a row with everything
+hidden gives 0 instead of NaN. A row of softmax is all NaN or has none, so the test moves behind
+the attention, where it is T/E times smaller: where(is_nan(a), 0, a). For finite v this is the
+same function, bit for bit in the rows that are not hidden; it differs only in that a NaN inside
+v then counts as a hidden row too.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ def attention(g: Graph, node: Node) -> Any:
     return _build(g, node, scores, v, bool(found.get("cleaned")), origin)
 
 
-def _build(g: Graph, node: Node, scores: _Scores, v: Value, cleaned: bool, origin: list[Node]) -> Any:
+def _build(
+    g: Graph, node: Node, scores: _Scores, v: Value, cleaned: bool, origin: list[Node]
+) -> Any:
     q, k, mask = scores.q, scores.k, scores.mask
     assert q is not None and k is not None
     rank = g.type(q).rank
@@ -201,7 +204,7 @@ def _shared_heads(g: Graph, k: Value, v: Value) -> tuple[Value, Value]:
 
 
 def _before_repeat(g: Graph, x: Value) -> Value | None:
-    """[B, G, T, D] where x is it as [B, G, 1, T, D], broadcast to [B, G, R, T, D], as [B, G·R, T, D]."""
+    """[B, G, T, D] where x is it as [B, G, 1, T, D], spread to [B, G, R, T, D], merged."""
     merged = g.producer(x, "ai.reshape")
     spread = g.producer(merged.operands[0], "ai.broadcast_to") if merged is not None else None
     if spread is None:

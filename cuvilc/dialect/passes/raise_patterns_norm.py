@@ -1,6 +1,7 @@
 """Normalisations written out in reductions and arithmetic → ai.layer_norm, ai.rms_norm.
 
-First the core becomes a normalisation with scale 1; then a scale and a bias that follow are taken in.
+First the core becomes a normalisation with scale 1; then a scale and a bias that follow are
+taken in.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def rms_norm(g: Graph, node: Node) -> Any:
 
 
 def _tail_axis(g: Graph, found: Match, *means: str) -> int:
-    """The first normalised axis. Miss unless each mean is over all axes from it on, kept as size 1."""
+    """The first normalised axis. Miss unless each mean is over all axes from it on, kept."""
     nodes = [g.producers[found[name]] for name in means]
     axes = nodes[0].attr("axes")
     rank = g.type(nodes[0].operands[0]).rank

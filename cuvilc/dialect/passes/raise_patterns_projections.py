@@ -1,13 +1,15 @@
 """Projections of one input that all lead to attention → one product and slices.
 
-One product with three times the columns fills the machine better; the slices cost nothing, since attention
-reads its operands at any stride. Elsewhere they would cost an epilogue, so that is a refusal.
+One product with three times the columns fills the machine better; the slices cost nothing, since
+attention reads its operands at any stride. Elsewhere they would cost an epilogue, so that is a
+refusal.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.passes.canonicalize import in_order
 from cuvilc.dialect.passes.context import Miss, PassContext
@@ -54,14 +56,15 @@ def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
         line = np.concatenate([g.array(b).reshape(-1) for b in biases])
         bias = g.constant(line, "+".join(_key(g, b) for b in biases))
         y = g.build("ai.elemwise_add", y, bias, origin=[end for end, _ in ends])
-    t, start, parts = g.type(y), 0, []
+    t, parts = g.type(y), []
+    start: Dim = 0
     for end, _ in ends:
         size = g.type(end.result).shape[-1]
         parts.append(g.build(
             "ai.slice", y, starts=(*[0] * (t.rank - 1), start), steps=(1,) * t.rank,
             sizes=(*t.shape[:-1], size), origin=[end],
         ))  # fmt: skip
-        start += size  # type: ignore[operator]
+        start = start + size
     for (end, _), part in zip(ends, parts, strict=True):
         g.replace(end, part)
 
@@ -71,7 +74,7 @@ def _key(g: Graph, value: Value) -> str:
 
 
 def _joins(g: Graph, n: Node, node: Node) -> bool:
-    """Whether `n` multiplies the same input by constant weights of the same orientation and depth."""
+    """Whether `n` multiplies the same input by constant weights of the same form."""
     if n.name != "ai.matmul" or n.operands[0] != node.operands[0] or n.parent is not node.parent:
         return False
     if not (g.is_constant(n.operands[1]) and g.is_constant(node.operands[1])):
@@ -86,7 +89,7 @@ def _joins(g: Graph, n: Node, node: Node) -> bool:
 
 
 def _end(g: Graph, product: Node) -> _End:
-    """The addition of a constant line that follows a product on its own, and that line; else the product."""
+    """The addition of a constant line that follows on its own, and that line; else the product."""
     users = g.users(product.result)
     if len(users) != 1 or users[0].name != "ai.elemwise_add":
         return product, None

@@ -1,6 +1,7 @@
 """Identities of elementwise operations. Each keeps NaN and infinities as they are.
 
-The sign of a zero is not kept: x + 0 becomes x, though -0 + 0 is +0. (No ONNX operator promises it.)
+The sign of a zero is not kept: x + 0 becomes x, though -0 + 0 is +0. (No ONNX operator promises
+it.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _is_float(g: Graph, node: Node) -> bool:
 
 
 def scalar_operand(g: Graph, node: Node) -> Any:
-    """A full operand of any rank becomes rank 0 where the result's type stays, so that it can be shared."""
+    """A full operand becomes rank 0 where the result's type stays, so that it can be shared."""
     for i, v in enumerate(node.operands):
         number = g.number(v)
         if number is None or g.type(v).rank == 0:
@@ -111,9 +112,7 @@ def div_exact(g: Graph, node: Node) -> Any:
     if number and math.isfinite(number) and abs(math.frexp(number)[0]) == 0.5:
         inverse = 1.0 / number
         if 1e-4 < abs(inverse) < 1e4:  # far from the subnormals of every dtype
-            return g.build(
-                "ai.elemwise_mul", x, g.full(inverse, g.type(c).shape, g.type(c).dtype)
-            )
+            return g.build("ai.elemwise_mul", x, g.full(inverse, g.type(c).shape, g.type(c).dtype))
     if g.number(x) == 1 and c.type == node.result.type:
         return g.build("ai.reciprocal", c)
     return None
@@ -193,7 +192,10 @@ def clip_chain(g: Graph, node: Node) -> Any:
         return x
     if (low, high) == (0.0, math.inf):
         return g.build("ai.relu", x)
-    bounds = {"low": None if low == -math.inf else low, "high": None if high == math.inf else high}
+    bounds: dict[str, Any] = {
+        "low": None if low == -math.inf else low,
+        "high": None if high == math.inf else high,
+    }
     return g.build("ai.clip", x, **bounds)
 
 
@@ -267,7 +269,7 @@ def small_constant(g: Graph, node: Node) -> Any:
 
 
 _ELEMENTWISE: tuple[Rewrite, ...] = (scalar_operand, implicit_broadcast)
-RULES: dict[str, tuple[Rewrite, ...]] = {name: _ELEMENTWISE for name in BINARY} | {
+RULES: dict[str, tuple[Rewrite, ...]] = dict.fromkeys(BINARY, _ELEMENTWISE) | {
     "ai.elemwise_add": (add_zero, *_ELEMENTWISE),
     "ai.elemwise_sub": (sub_constant, *_ELEMENTWISE),
     "ai.elemwise_mul": (mul_one, *_ELEMENTWISE),

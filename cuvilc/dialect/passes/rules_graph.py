@@ -1,8 +1,8 @@
 """Def-use of one function as plain Python objects, kept true while rules rewrite it.
 
-Asking MLIR for the users of a value costs tens of microseconds through the bindings, so a pass reads the
-function once and works on this mirror; every change goes through it. `rewrite` is the driver that most
-passes share: rules by operation name, one sweep and then only what changed.
+Asking MLIR for the users of a value costs tens of microseconds through the bindings, so a pass
+reads the function once and works on this mirror; every change goes through it. `rewrite` is the
+driver that most passes share: rules by operation name, one sweep and then only what changed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Graph:
     def type(self, value: Value) -> TensorType:
         return ir.type_of(value)
 
-    def number(self, value: Value) -> float | int | None:
+    def number(self, value: Value) -> Any:
         """The number that every element of the value is, where an ai.full says so."""
         node = self.producers.get(value)
         return node.attr("value") if node is not None and node.name == "ai.full" else None
@@ -121,7 +121,7 @@ class Graph:
         self, name: str, *operands: Value, origin: Sequence[Node] = (), at: Node | None = None,
         **attributes: Any,
     ) -> Any:  # fmt: skip
-        """Build before the node that is being rewritten (or `at`), at the source location of `origin`."""
+        """Build before the node that is being rewritten (or `at`), at the location of `origin`."""
         here = at or self.here
         assert here is not None
         parts = [n.op for n in origin if n.alive]
@@ -166,7 +166,7 @@ class Graph:
         return touched
 
     def drop(self, node: Node) -> list[Node]:
-        """Erase the node if nothing needs it, then whatever only it needed; returns the producers touched."""
+        """Erase the node if unused, then what only it needed; returns the producers touched."""
         touched, queue = [], [node]
         while queue:
             n = queue.pop()
@@ -216,12 +216,10 @@ class Graph:
 Rewrite = Callable[[Graph, Node], Any]
 
 
-def rewrite(
-    graph: Graph, rules: Mapping[str, Sequence[Rewrite]], context: PassContext
-) -> int:
+def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rewrite]], context: PassContext) -> int:
     """Apply rules until none applies. A rule returns what replaces the node's results, or None.
 
-    It may raise Miss, which is recorded. Operations left unused are erased. Returns the number applied.
+    It may raise Miss, which is recorded. Unused operations are erased. Returns the number applied.
     """
     queue = deque(graph.live())
     waiting = set(queue)
@@ -270,6 +268,13 @@ def _apply(
         sources = [s for v in node.operands if (s := graph.producers.get(v)) is not None]
         users = graph.replace(node, *values)
         context.apply(name)
-        alone = [n for s in sources if s.alive for r in s.results if graph.one_use(r) for n in graph.uses[r]]
+        alone = [
+            n
+            for s in sources
+            if s.alive
+            for r in s.results
+            if graph.one_use(r)
+            for n in graph.uses[r]
+        ]
         return [*made, *users, *sources, *alone]
     return ()

@@ -23,7 +23,7 @@ def reshape_chain(g: Graph, node: Node) -> Any:
 
 
 def reshape_around_transpose(g: Graph, node: Node) -> Any:
-    """reshape(transpose(reshape(x))) → transpose(x), where the outer reshape undoes the inner one's merging.
+    """reshape(transpose(reshape(x))) → transpose(x), where one reshape undoes the other.
 
     PyTorch's exporter writes kᵀ so: [B, H, S, D] → [B·H, S, D] → [B·H, D, S] → [B, H, D, S].
     """
@@ -152,7 +152,7 @@ def gather_one(g: Graph, node: Node) -> Any:
 
 
 def gather_of_scaled(g: Graph, node: Node) -> Any:
-    """gather(op(table, …)) → op(gather(table), …) for constant tables: computes the read rows only."""
+    """gather(op(table, …)) → op(gather(table), …) for constants: computes the read rows only."""
     x, indices = node.operands
     source = g.producer(x)
     if source is None or not source.is_a("elementwise") or not g.one_use(x):

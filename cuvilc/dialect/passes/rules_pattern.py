@@ -4,7 +4,8 @@
     found = relu.search(graph, node)         # Match or None
     found["conv"]                            # the bound Value (or number)
 
-Operands of commutative operations are tried in both orders. A name bound twice must mean the same value.
+Operands of commutative operations are tried in both orders. A name bound twice must mean the
+same value.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Match:
 
 
 class Pattern:
-    """Base: `matches(graph, value, match)` extends `match` or leaves it as it was and says False."""
+    """Base: `matches(graph, value, match)` extends `match`, or leaves it as it was: False."""
 
     def __init__(self) -> None:
         self._name: str | None = None

@@ -1,5 +1,6 @@
 """Fewer and cheaper moves: transposes sink below elementwise operations until they meet and cancel,
-pads go into convolutions, transposes that move only axes of size 1 become reshapes, which cost nothing.
+pads go into convolutions, transposes that move only axes of size 1 become reshapes, which cost
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def transpose_of_ones(g: Graph, node: Node) -> Any:
 
 
 def sink_transpose(g: Graph, node: Node) -> Any:
-    """op(transpose(x), …) → transpose(op(x, …)) where every other operand can be read transposed."""
+    """op(transpose(x), …) → transpose(op(x, …)) where all other operands can be read transposed."""
     sources = [g.producer(v, "ai.transpose") for v in node.operands]
     first = next((s for s in sources if s is not None), None)
     if first is None or any(g.type(v).layout for v in node.operands):
@@ -60,7 +61,7 @@ def sink_transpose(g: Graph, node: Node) -> Any:
 def _read_transposed(g: Graph, value: Value, perm: tuple[int, ...]) -> Value | None:
     """A number or constant laid out for an operation before the transpose `perm`."""
     t = g.type(value)
-    if t.rank == 0 or all(d == 1 for d in t.shape) and g.number(value) is not None:
+    if t.rank == 0 or (all(d == 1 for d in t.shape) and g.number(value) is not None):
         return value if t.rank == 0 else g.full(g.number(value), (), t.dtype)
     if not g.is_constant(value):
         return None
@@ -88,9 +89,39 @@ def pad_into_conv(g: Graph, node: Node) -> Any:
     return g.build("ai.conv", pad.operands[0], *node.operands[1:], origin=(pad, node), **attrs)
 
 
+def reshape_of_pad(g: Graph, node: Node) -> Any:
+    """reshape(pad(x)) → pad(reshape(x)) where only axes of size 1 come or go, to meet a convolution."""
+    pad = g.producer(node.operands[0], "ai.pad")
+    if pad is None or not g.one_use(pad.result):
+        return None
+    before, after = pad.attr("before"), pad.attr("after")
+    wide, target = g.type(pad.result).shape, g.type(node.result).shape
+    axes = [i for i, d in enumerate(wide) if d != 1]
+    places = [i for i, d in enumerate(target) if d != 1]
+    if [wide[i] for i in axes] != [target[i] for i in places]:
+        return None
+    source = dict(zip(places, axes, strict=True))
+    inner = g.type(pad.operands[0]).shape
+    if any(inner[i] != 1 for i in range(len(wide)) if i not in axes):
+        return None
+    x = g.build(
+        "ai.reshape", pad.operands[0],
+        shape=tuple(inner[source[i]] if i in source else 1 for i in range(len(target))),
+    )  # fmt: skip
+    moved = [
+        tuple(p[source[i]] if i in source else 0 for i in range(len(target)))
+        for p in (before, after)
+    ]
+    mode, value = pad.attr("mode"), pad.attr("value")
+    return g.build(
+        "ai.pad", x, before=moved[0], after=moved[1], mode=mode, value=value, origin=(pad, node)
+    )
+
+
 _FIRST: dict[str, tuple[Rewrite, ...]] = {
     "ai.transpose": (transpose_of_ones,),
     "ai.conv": (pad_into_conv,),
+    "ai.reshape": (reshape_of_pad,),
 }
 
 

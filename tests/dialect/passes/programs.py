@@ -1,4 +1,4 @@
-"""Programs for the pass tests, made by a function that builds `main`; running and comparing them."""
+"""Programs for the pass tests, made by a function that builds `main`; their comparison."""
 
 from __future__ import annotations
 
@@ -45,12 +45,16 @@ class Maker:
 
         return build
 
-    def weight(self, *shape: int, low: float = -0.5, high: float = 0.5, dtype: str = "float32") -> Any:
+    def weight(
+        self, *shape: int, low: float = -0.5, high: float = 0.5, dtype: str = "float32"
+    ) -> Any:
         array = self.rng.uniform(low, high, shape).astype(numpy_dtype(dtype))
         self.count += 1
         return ir.constant(self.program, array, f"w{self.count}")
 
-    def conv(self, x: Any, w: Any, *bias: Any, pad: int = 0, stride: int = 1, groups: int = 1) -> Any:
+    def conv(
+        self, x: Any, w: Any, *bias: Any, pad: int = 0, stride: int = 1, groups: int = 1
+    ) -> Any:
         n = ir.type_of(x).rank - 2
         return ir.build(
             "ai.conv", x, w, *bias, strides=(stride,) * n, pads_begin=(pad,) * n,
@@ -64,7 +68,10 @@ class Maker:
 
 
 def make(
-    inputs: Mapping[str, str], body: Callable[..., Any], ranges: Mapping[str, Any] | None = None, seed: int = 0
+    inputs: Mapping[str, str],
+    body: Callable[..., Any],
+    ranges: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> Program:
     """A program whose main takes `inputs` (name → type) and returns what body(m, *inputs) does."""
     program = Program.create("test")
@@ -83,7 +90,9 @@ def make(
     return program
 
 
-def feeds(program: Program, sizes: Mapping[str, int] | None = None, seed: int = 1) -> dict[str, Any]:
+def feeds(
+    program: Program, sizes: Mapping[str, int] | None = None, seed: int = 1
+) -> dict[str, Any]:
     """Random inputs; every symbol that `sizes` leaves out is 3."""
     rng = np.random.default_rng(seed)
     with program:

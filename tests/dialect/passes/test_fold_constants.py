@@ -33,7 +33,8 @@ def test_small_results_become_numbers() -> None:
 
 def test_large_expansion_stays_with_a_reason() -> None:
     program = make(
-        {"x": "[300,300]"}, lambda m, x: m.add(x, m.broadcast_to(m.weight(1, 300), shape=(300, 300)))
+        {"x": "[300,300]"},
+        lambda m, x: m.add(x, m.broadcast_to(m.weight(1, 300), shape=(300, 300))),
     )
     context = same(program, fold_constants)
     assert names(program) == ["broadcast_to", "add"]

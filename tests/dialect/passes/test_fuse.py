@@ -64,7 +64,7 @@ def test_value_used_elsewhere_ends_an_epilogue() -> None:
 
     kernels, context = fused({"x": "[n,4,5,5]"}, body)
     assert kernels == ["conv(conv)", "elementwise(relu)"]
-    assert context.why("conv") == ["return needs it in memory"]
+    assert context.why("conv") == ["return needs its operand in memory"]
 
 
 def test_larger_result_ends_an_epilogue() -> None:
@@ -73,7 +73,7 @@ def test_larger_result_ends_an_epilogue() -> None:
 
     kernels, context = fused({"x": "[n,8]", "y": "[4,n,5]"}, body)
     assert kernels == ["gemm(matmul)", "elementwise(mul)"]
-    assert context.why("gemm") == ["its user has a larger result"]
+    assert context.why("gemm") == ["its result is larger"]
 
 
 def test_cycle_is_refused() -> None:

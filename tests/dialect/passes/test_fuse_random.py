@@ -52,7 +52,9 @@ STEP = st.tuples(st.sampled_from(UNARY + BINARY + MOVES), st.integers(0, 40), st
 @settings(
     max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-@given(st.lists(STEP, min_size=1, max_size=24), st.lists(st.integers(0, 40), min_size=1, max_size=3))
+@given(
+    st.lists(STEP, min_size=1, max_size=24), st.lists(st.integers(0, 40), min_size=1, max_size=3)
+)
 def test_fused_is_unfused(steps: list[Any], outputs: list[int]) -> None:
     def body(m: Any, x: Any, y: Any) -> Any:
         values = [x, y, m.weight(4, 4)]

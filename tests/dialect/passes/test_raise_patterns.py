@@ -100,7 +100,9 @@ def test_layer_norm_over_pixels_keeps_its_channel_scale() -> None:
 def test_layer_norm_over_other_axes_refused() -> None:
     program = make({"x": "[b,3,4]"}, lambda m, x: _centred_over_deviation(m, x, (1,), "pow"))
     context = same(program, *PASSES)
-    assert context.why("layer-norm") == ["the means are over axes (1,), which are not the last ones"]
+    assert context.why("layer-norm") == [
+        "the means are over axes (1,), which are not the last ones"
+    ]
 
 
 def test_residual_is_not_taken_for_a_bias() -> None:
@@ -182,7 +184,12 @@ def test_attention_with_the_exporters_test_for_nan() -> None:
 @pytest.mark.parametrize("rank", [2, 3])
 def test_attention_without_heads(rank: int) -> None:
     batch = "b," if rank == 3 else ""
-    inputs = {"q": f"[{batch}s,8]", "k": f"[{batch}t,8]", "v": f"[{batch}t,6]", "mask": f"[{batch}s,t]"}
+    inputs = {
+        "q": f"[{batch}s,8]",
+        "k": f"[{batch}t,8]",
+        "v": f"[{batch}t,6]",
+        "mask": f"[{batch}s,t]",
+    }
     program = make(inputs, lambda m, q, k, v, mask: _attention(m, q, k, v, mask, 0.35))
     same(program, *PASSES, tolerance=1e-5)
     assert [n for n in names(program) if n != "reshape"] == ["attention"]

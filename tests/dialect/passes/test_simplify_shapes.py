@@ -57,16 +57,27 @@ def test_pad_goes_into_convolution() -> None:
     assert names(program) == ["conv"]
 
 
+def test_pad_reaches_a_convolution_through_a_reshape() -> None:
+    def body(m, x):
+        n, c, w = ir.type_of(x).shape
+        x = m.pad(x, before=(0, 0, 2), after=(0, 0, 3))
+        return m.conv(m.reshape(x, shape=(n, c, 1, w + 5)), m.weight(4, 3, 1, 4))
+
+    program = make({"x": "[n,3,w]"}, body)
+    same(program, simplify_shapes)
+    assert names(program) == ["reshape", "conv"]
+
+
 @pytest.mark.parametrize(
     ("pads", "why"),
     [
-        ({"before": (0, 1, 0, 0), "after": (0, 0, 0, 0)}, "the pad also widens the batch or the channels"),
-        ({"before": (0, 0, 1, 1), "after": (0, 0, 0, 0), "value": 1.5}, "the pad's value is 1.5, not 0"),
+        ({"before": (0, 1, 0, 0)}, "the pad also widens the batch or the channels"),
+        ({"before": (0, 0, 1, 1), "value": 1.5}, "the pad's value is 1.5, not 0"),
     ],
 )  # fmt: skip
 def test_pad_refusals(pads, why) -> None:
     def body(m, x):
-        y = m.pad(x, **pads)
+        y = m.pad(x, after=(0, 0, 0, 0), **pads)
         return m.conv(y, m.weight(4, ir.type_of(y).shape[1], 3, 3))
 
     program = make({"x": "[2,3,6,7]"}, body)
