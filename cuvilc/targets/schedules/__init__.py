@@ -6,16 +6,36 @@ from collections.abc import Callable
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
-from cuvilc.targets.schedules import conv, depthwise, elementwise, fallback, gemm, pool, rows
+from cuvilc.targets.schedules import (
+    attention,
+    conv,
+    depthwise,
+    elementwise,
+    fallback,
+    gemm,
+    pool,
+    reduction,
+    rows,
+    special_cumsum,
+    special_scatter,
+    special_top_k,
+    tree,
+)
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
 SCHEDULES: tuple[tuple[str, Schedule], ...] = (
+    ("attention", attention.schedule),
     ("gemm", gemm.schedule),
     ("conv", conv.schedule),
     ("depthwise", depthwise.schedule),
     ("pool", pool.schedule),
     ("rows", rows.schedule),
+    ("reduction", reduction.schedule),
+    ("cumsum", special_cumsum.schedule),
+    ("scatter", special_scatter.schedule),
+    ("top_k", special_top_k.schedule),
+    ("tree", tree.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )
