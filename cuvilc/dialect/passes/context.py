@@ -27,7 +27,7 @@ class PassContext:
     """Facts about the target, options, and the log of one run through the pipeline.
 
     panel: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
-    math_exact: forbid rewrites that may change the last bit of a float.
+    math_exact: leave out raise-patterns and fold-batch-norm, which may change a float's last bit.
     """
 
     panel: int = 32

@@ -25,6 +25,8 @@ _AFFINE = ("ai.elemwise_mul", "ai.elemwise_add", "ai.elemwise_sub", "ai.elemwise
 
 def run(program: Program, context: PassContext) -> None:
     """After it no constant scale or shift follows a convolution of constant weights on its own."""
+    if context.math_exact:
+        return
     with program:
         graph = Graph(program)
         rules: dict[str, Any] = dict.fromkeys(_AFFINE, (fold_after, fold_before_product))

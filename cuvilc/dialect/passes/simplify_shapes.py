@@ -90,7 +90,7 @@ def pad_into_conv(g: Graph, node: Node) -> Any:
 
 
 def reshape_of_pad(g: Graph, node: Node) -> Any:
-    """reshape(pad(x)) → pad(reshape(x)) where only axes of size 1 come or go, to meet a convolution."""
+    """reshape(pad(x)) → pad(reshape(x)) where only axes of size 1 come or go."""
     pad = g.producer(node.operands[0], "ai.pad")
     if pad is None or not g.one_use(pad.result):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from programs import make, names, same
 
 from cuvilc.dialect.passes import fold_batch_norm
+from cuvilc.dialect.passes.context import PassContext
 
 
 def _channels(m, n, rank=4):
@@ -82,3 +83,9 @@ def test_product_used_twice_stays() -> None:
     program = make({"x": "[n,8]"}, body)
     context = same(program, fold_batch_norm)
     assert context.why("fold-before-product") == ["the product is used elsewhere too"]
+
+
+def test_left_out_when_every_bit_counts() -> None:
+    program = make({"x": "[n,8]"}, lambda m, x: m.mul(m.matmul(x, m.weight(8, 5)), m.weight(5)))
+    fold_batch_norm.run(program, PassContext(math_exact=True))
+    assert names(program) == ["matmul", "mul"]
