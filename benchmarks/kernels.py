@@ -1,7 +1,7 @@
 """GFLOP/s of single kernels on one core, and their share of the core's measured multiply-add peak.
 
-`python benchmarks/kernels.py [v3|v4] [name…]`. Peak and kernel are timed in turns and the best of each counts,
-since other work on the machine slows both.
+`python benchmarks/kernels.py [v3|v4] [name…]`. Peak and kernel are timed in turns and the best of
+each counts, since other work on the machine slows both.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ _PIECE_SECONDS = 50e-6  # far longer than a call from Python costs
 
 
 def best(launch: Launch, peak: Callable[[], Any], seconds: float = 1.0) -> tuple[float, float]:
-    """(seconds of all tasks, of the peak): each piece of a launch at its best, so that a pause costs one piece."""
+    """(seconds of all tasks, of the peak): each piece of a launch at its best, so that a pause
+    costs one piece.
+    """
     start = time.perf_counter()
     launch(0, launch.tasks)
     pieces = max(1, min(launch.tasks, int((time.perf_counter() - start) / _PIECE_SECONDS)))
@@ -92,10 +95,11 @@ def matmul(m: int, k: int, n: int) -> Any:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    f"gemm {m}x{k}x{n}": lambda m=m, k=k, n=n: matmul(m, k, n)
+    f"gemm {m}x{k}x{n}": partial(matmul, m, k, n)
     for m, k, n in (
         (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 384, 1536), (49, 512, 2048),
-        (128, 1024, 1024), (12544, 64, 256), (3136, 256, 64), (7, 768, 768), (1, 768, 3072), (1, 2048, 1000),
+        (128, 1024, 1024), (12544, 64, 256), (3136, 256, 64), (7, 768, 768), (1, 768, 3072),
+        (1, 2048, 1000),
     )
 }  # fmt: skip
 
@@ -119,7 +123,7 @@ def conv(c: int, size: int, o: int, kernel: int, stride: int = 1, batch: int = 1
 
 
 CASES |= {
-    f"conv {k}x{k}/{s} {c}->{o} @{size}": lambda c=c, size=size, o=o, k=k, s=s: conv(c, size, o, k, s)
+    f"conv {k}x{k}/{s} {c}->{o} @{size}": partial(conv, c, size, o, k, s)
     for c, size, o, k, s in (
         (3, 224, 64, 7, 2), (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 14, 256, 3, 1),
         (512, 7, 512, 3, 1), (64, 56, 128, 3, 2), (256, 14, 512, 3, 2), (64, 56, 256, 1, 1),
@@ -163,8 +167,11 @@ def global_mean(c: int, size: int) -> Any:
 
 
 CASES |= {
-    f"depthwise {k}x{k}/{s} {c} @{size}": lambda c=c, size=size, k=k, s=s: depthwise(c, size, k, s)
-    for c, size, k, s in ((32, 112, 3, 1), (96, 112, 3, 2), (384, 14, 3, 1), (240, 28, 5, 1), (960, 7, 5, 1))
+    f"depthwise {k}x{k}/{s} {c} @{size}": partial(depthwise, c, size, k, s)
+    for c, size, k, s in (
+        (32, 112, 3, 1), (96, 112, 3, 2), (384, 14, 3, 1), (240, 28, 5, 1),
+        (960, 7, 5, 1),
+    )
 } | {
     "max_pool 3x3/2 64 @112": lambda: max_pool(64, 112),
     "global mean 2048 @7": lambda: global_mean(2048, 7),
@@ -183,7 +190,8 @@ def measure(name: str, chip: Chip) -> None:
     print(
         f"{chip.name} {name:34} {rate:7.1f} GFLOP/s {100 * rate / top:5.1f} % of {top:5.1f}"
         f" {bandwidth:5.1f} GB/s {launch.tasks:4} tasks of {seconds / launch.tasks * 1e6:5.1f} us,"
-        f" schedule {kernel.schedule_ms:3.0f} + LLVM {kernel.compile_ms:3.0f} ms, code {kernel.code_bytes} B",
+        f" schedule {kernel.schedule_ms:3.0f} + LLVM {kernel.compile_ms:3.0f} ms,"
+        f" code {kernel.code_bytes} B",
         flush=True,
     )
 

@@ -1,7 +1,7 @@
 """Compile one region for a chip, call it through ctypes, and compare with the interpreter.
 
-Buffers end where an unreadable page begins, so reading or writing past an end is a crash, not luck; outputs
-start as NaN. Any schedule can be tested: `check(program, feeds, chip, schedule)`.
+Buffers end where an unreadable page begins, so reading or writing past an end is a crash, not luck;
+outputs start as NaN. Any schedule can be tested: `check(program, feeds, chip, schedule)`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _libc = ctypes.CDLL(None)
 
 
 def program_of(types: Sequence[TensorType], body: Callable[..., Any]) -> Program:
-    """A program whose `main` is one outlined kernel: inputs x0, x1, …; results y0, y1, … of body(*inputs).
+    """A program whose `main` is one outlined kernel: inputs x0, x1, …; results y0, y1, … of
+    body(*inputs).
 
     `body` runs where ir.build may be called; it returns a value or a tuple of them.
     """
@@ -118,7 +119,8 @@ class Launch:
         self.sizes = _sizes(kernel.types, arrays)
         shapes = [self._concrete(t.physical_shape) for t in kernel.types]
         self.buffers = [
-            guarded_array(s, numpy_dtype(t.dtype)) for s, t in zip(shapes, kernel.types, strict=True)
+            guarded_array(s, numpy_dtype(t.dtype))
+            for s, t in zip(shapes, kernel.types, strict=True)
         ]
         for buffer, array, t in zip(self.buffers, arrays, kernel.types, strict=False):
             buffer[...] = to_layout(array.astype(buffer.dtype), t.layout).reshape(buffer.shape)
@@ -127,7 +129,9 @@ class Launch:
         scheduled = kernel.scheduled
         self.tasks = int(evaluate(scheduled.tasks, self.sizes))
         scalars = [int(evaluate(d, self.sizes)) for d in scheduled.scalars]
-        self._pointers = (ctypes.c_void_p * len(self.buffers))(*(b.ctypes.data for b in self.buffers))
+        self._pointers = (ctypes.c_void_p * len(self.buffers))(
+            *(b.ctypes.data for b in self.buffers)
+        )
         self._scalars = (ctypes.c_int64 * max(len(scalars), 1))(*scalars)
         scratch_bytes = int(evaluate(scheduled.scratch_bytes, self.sizes))
         self._scratch = guarded_array(((scratch_bytes + 63) // 64 * 64,), np.dtype(np.uint8))
@@ -194,7 +198,9 @@ def check(
     program: Program, chip: Chip, schedule: Schedule,
     sizes: Sequence[Mapping[str, int]] = ({},), tolerance: float = 1e-4,
 ) -> Kernel:  # fmt: skip
-    """Assert that the kernel agrees with the interpreter at every choice of sizes, however tasks are split."""
+    """Assert that the kernel agrees with the interpreter at every choice of sizes, however tasks
+    are split.
+    """
     kernel = Kernel(program, chip, schedule)
     for choice in sizes:
         feeds = random_feeds(program, choice)

@@ -26,7 +26,8 @@ def conv(
     half = len(pads) // 2
     attrs = {
         "strides": strides, "pads_begin": pads[:half], "pads_end": pads[half:],
-        "dilations": dilations, "groups": groups, "out_layout": BLOCKED if len(kernel) == 2 else "NCW16c",
+        "dilations": dilations, "groups": groups,
+        "out_layout": BLOCKED if len(kernel) == 2 else "NCW16c",
     }  # fmt: skip
     types = [
         TensorType(x, layout=layout),
@@ -93,7 +94,9 @@ def test_plain_input(kernel: int, chip: Any) -> None:
 
 
 @EACH_CHIP
-@pytest.mark.parametrize(("groups", "channels", "outputs"), [(2, 32, 32), (2, 32, 64), (3, 48, 144)])
+@pytest.mark.parametrize(
+    ("groups", "channels", "outputs"), [(2, 32, 32), (2, 32, 64), (3, 48, 144)]
+)
 def test_groups(groups: int, channels: int, outputs: int, chip: Any) -> None:
     check(conv((2, channels, 6, 20), outputs, groups=groups), chip, schedule)
 
@@ -111,7 +114,9 @@ def test_pointwise(size: Any, outputs: int, chip: Any) -> None:
 @EACH_CHIP
 def test_one_dimension(chip: Any) -> None:
     for length in (50, W):
-        program = conv((2, 20, length), 40, (5,), (1,), (2, 2), (1,), layout="NCW16c", tail=["ai.gelu"])
+        program = conv(
+            (2, 20, length), 40, (5,), (1,), (2, 2), (1,), layout="NCW16c", tail=["ai.gelu"]
+        )
         check(program, chip, schedule, [{"w": 50}])
     check(conv((2, 20, 50), 40, (1,), (1,), (0, 0), (1,), layout="NCW16c"), chip, schedule)
 

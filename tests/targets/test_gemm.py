@@ -50,7 +50,9 @@ def test_columns(n: int, chip: Any) -> None:
 
 
 @EACH_CHIP
-@pytest.mark.parametrize("shape", [(M, 64), (2, M, 64), (1, 1, M, 64), (M, 3, 64), (symbol("b"), M, 64)])
+@pytest.mark.parametrize(
+    "shape", [(M, 64), (2, M, 64), (1, 1, M, 64), (M, 3, 64), (symbol("b"), M, 64)]
+)
 def test_symbolic_rows(shape: Any, chip: Any) -> None:
     program = biased(t(*shape), t(64, 40, layout="pack1_32"), 40, "ai.silu")
     sizes = [{"m": m, "b": 3} for m in (0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 29, 130)]
@@ -89,7 +91,9 @@ def test_transposed_operands(chip: Any) -> None:
 
 @EACH_CHIP
 def test_every_size_symbolic(chip: Any) -> None:
-    sizes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 5), (15, 20, 64))]
+    sizes = [
+        {"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 5), (15, 20, 64))
+    ]
     check(product(t(2, M, K), t(2, K, N)), chip, schedule, sizes)
     check(product(t(2, M, K), t(2, N, K), transpose_b=True), chip, schedule, sizes)
     check(product(t(2, M, K), t(2, K, 48)), chip, schedule, sizes)

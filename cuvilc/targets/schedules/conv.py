@@ -1,10 +1,12 @@
 """Direct convolutions on channel-blocked activations: pixels × output channels kept in registers.
 
-A task is some output rows of some units of output channels of one image; consecutive tasks share weights.
+A task is some output rows of some units of output channels of one image; consecutive tasks share
+weights.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -30,9 +32,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class _Conv:
-    def __init__(
-        self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool
-    ) -> None:
+    def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
         self.chip, self.plan = chip, plan
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
@@ -91,7 +91,9 @@ class _Conv:
         with b.loop(last_row - first_row, start=first_row, name="h") as oh:
             first_tap, last_tap = dynamic_taps(self.emitter, plan.height, oh)
             at = (oh * plan.height.stride - plan.height.pad) * self.row
-            tile = _Tile(self, image, block, blocks, weights, oh, first_tap, last_tap, b.let(plane + at))
+            tile = _Tile(
+                self, image, block, blocks, weights, oh, first_tap, last_tap, b.let(plane + at)
+            )
             over_row(self.emitter, plan.width, plan.pixels, tile.emit, tile.emit_pixel)
 
 
@@ -131,7 +133,7 @@ class _Tile:
             conv.b.load(conv.x, at + p * distance) if p in pixels else None
             for p in range(tile.rows)
         ]  # fmt: skip
-        tile.step(scalars, lambda lane: self._weight(weights + lane))
+        tile.step(scalars, partial(self._weight_at, weights))
 
     def emit_pixel(self, ow: Any) -> None:
         """One pixel whose taps along W are known at run time."""
@@ -149,7 +151,7 @@ class _Tile:
                     at = start + self._channel(channel) + kh * (plan.height.dilation * conv.row)
                     x = b.load(conv.x, at + kw * (axis.dilation * conv.pixel))
                     weights = b.let(self._weights(channel, kh) + kw * PANEL)
-                    tile.step([x], lambda lane, w=weights: self._weight(w + lane), s)
+                    tile.step([x], partial(self._weight_at, weights), s)
         tile.gather_sets()
         conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
 
@@ -167,6 +169,9 @@ class _Tile:
     def _weights(self, channel: Any, kh: Any) -> Any:
         height, width = self.conv.plan.height.kernel, self.conv.plan.width.kernel
         return self.weights + ((channel * height + kh) * width) * PANEL
+
+    def _weight_at(self, start: Any, lane: Any) -> Any:
+        return self._weight(start + lane)
 
     def _weight(self, offset: Any) -> Any:
         return self.conv.k.load(self.conv.w, offset, self.conv.w_dtype)

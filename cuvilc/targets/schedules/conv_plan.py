@@ -1,4 +1,4 @@
-"""What a convolution looks like to its schedule: sizes, blocks of output channels, how work is cut."""
+"""A convolution as its schedule sees it: sizes, blocks of output channels, how work is cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _USUAL_WIDTH = 56  # of a row, where it is known only at run time
 
 @dataclass
 class Plan:
-    """Sizes and decisions. A unit is the output channels of a register tile: one block of 16, or two."""
+    """Sizes and decisions. A unit is the output channels of a register tile: one block of 16, or
+    two.
+    """
 
     anchor: Any
     images: Dim

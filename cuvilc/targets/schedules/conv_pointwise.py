@@ -34,7 +34,9 @@ class _Pixels:
 
     def __init__(self, emitter: Emitter, plan: Plan) -> None:
         self.b, self.k = emitter.builder, emitter.k
-        self._buffer = self.b.buffer(argument_index(emitter.region, plan.anchor.operands[0]) or 0, "float32")
+        self._buffer = self.b.buffer(
+            argument_index(emitter.region, plan.anchor.operands[0]) or 0, "float32"
+        )
         self._plane = self.b.scalar(plan.height.size * plan.width.size) * BLOCK
         self._image = self._plane * -(-plan.channels // BLOCK)
         self._task: Any = 0

@@ -1,4 +1,5 @@
-"""Output rows of channel-blocked windows that treat each channel alone: depthwise convolutions and pools.
+"""Output rows of channel-blocked windows that treat each channel alone: depthwise convolutions and
+pools.
 
 A task is some output rows of one block of channels of one image, or all rows of several blocks.
 """
@@ -58,9 +59,7 @@ class WindowRows:
     def _block_groups(self) -> Dim:
         return ceildiv(self.blocks, self.block_count)
 
-    def emit(
-        self, tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None]
-    ) -> None:
+    def emit(self, tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None]) -> None:
         """`tile(first pixel, width, inside)` and `pixel(at)` as in conv_window.over_row."""
         b, height = self.b, self.height
         plane = b.scalar(height.size) * self.row

@@ -1,4 +1,4 @@
-"""Stores a register tile of pixels × channels into channel-blocked results, through the epilogue."""
+"""Stores a tile of pixels × channels into channel-blocked results, through the epilogue."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cuvilc.targets.schedules.microkernel import (
 class ChannelStore:
     """Adds the convolution's bias, applies the epilogue, and stores block by block.
 
-    The last block may be partial. Operands such as a bias end with the last channel, so beyond it nothing is
-    read, and nothing need be written.
+    The last block may be partial. Operands such as a bias end with the last channel, so beyond it
+    nothing is read, and nothing need be written.
     """
 
     def __init__(self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool) -> None:

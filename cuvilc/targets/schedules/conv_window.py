@@ -1,7 +1,8 @@
-"""Sliding windows over [N, C, H, W]: which taps lie inside the input, and tiles of pixels along a row.
+"""Sliding windows over [N, C, H, W]: which taps lie inside the input, and tiles of pixels along a
+row.
 
-No input is padded: taps that fall outside are left out, along H by loop bounds, along W by making a tile's
-code for the pattern of taps that its pixels have.
+No input is padded: taps that fall outside are left out, along H by loop bounds, along W by making a
+tile's code for the pattern of taps that its pixels have.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cuvilc.targets.schedules.microkernel import (
 )
 
 BLOCK = 16  # channels in a block of NCHW16c
-# Tiles at least this share of the widest are preferred if all tiles of a row can then have one width.
+# Tiles at least this share of the widest are preferred if all tiles of a row can then have one
+# width.
 _EVEN_SHARE = 0.7
 
 
@@ -40,9 +42,7 @@ class Axis:
         """Taps of a window that lie inside the input; only for a static size."""
         assert isinstance(self.size, int)
         start = window * self.stride - self.pad
-        return tuple(
-            j for j in range(self.kernel) if 0 <= start + j * self.dilation < self.size
-        )
+        return tuple(j for j in range(self.kernel) if 0 <= start + j * self.dilation < self.size)
 
     @property
     def is_static(self) -> bool:
@@ -101,7 +101,8 @@ def dynamic_taps(emitter: Emitter, axis: Axis, window: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """`tiles` tiles side by side from pixel `start`, alike in width and in the taps that are inside.
+    """`tiles` tiles side by side from pixel `start`, alike in width and in the taps that are
+    inside.
 
     inside[tap] are the pixels of a tile that have the tap.
     """
@@ -119,9 +120,7 @@ def runs_of(axis: Axis, most: int) -> list[Run]:
     start = 0
     for width in tile_widths(axis.count, most):
         taps = [axis.taps(start + p) for p in range(width)]
-        inside = tuple(
-            tuple(p for p in range(width) if j in taps[p]) for j in range(axis.kernel)
-        )
+        inside = tuple(tuple(p for p in range(width) if j in taps[p]) for j in range(axis.kernel))
         if runs and (runs[-1].width, runs[-1].inside) == (width, inside):
             last = runs.pop()
             runs.append(Run(last.start, last.tiles + 1, width, inside))
@@ -140,7 +139,7 @@ def tile_widths(count: int, most: int) -> list[int]:
 
 
 def interior(emitter: Emitter, axis: Axis) -> tuple[Any, Any]:
-    """[first, end) of the windows along W with all taps inside, when the size is known at run time."""
+    """[first, end) of the windows along W with all taps inside, for a size known at run time."""
     b, k = emitter.builder, emitter.k
     first = -(-axis.pad // axis.stride)
     count = b.scalar(axis.count)
@@ -153,9 +152,11 @@ def interior(emitter: Emitter, axis: Axis) -> tuple[Any, Any]:
 def over_taps(
     emitter: Emitter, rows: int, inside: Any, emit: Callable[[Any, tuple[int, ...]], None]
 ) -> None:
-    """`emit(tap, pixels)` for the taps along W: those that all pixels have in a loop, others one by one.
+    """`emit(tap, pixels)` for the taps along W: those that all pixels have in a loop, others one by
+    one.
 
-    LLVM must not see that taps read the same input elements: it would keep them in registers and spill sums.
+    LLVM must not see that taps read the same input elements: it would keep them in registers and
+    spill sums.
     """
     b = emitter.builder
     whole = [kw for kw, pixels in enumerate(inside) if len(pixels) == rows]
@@ -171,7 +172,9 @@ def over_row(
     emitter: Emitter, axis: Axis, most: int,
     tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None],
 ) -> None:  # fmt: skip
-    """Emit `tile(first pixel, width, inside)` over a row, and `pixel(at)` where taps are known at run time."""
+    """Emit `tile(first pixel, width, inside)` over a row, and `pixel(at)` where taps are known at
+    run time.
+    """
     b = emitter.builder
     if axis.is_static:
         for run in runs_of(axis, most):

@@ -1,4 +1,5 @@
-"""Depthwise convolutions on channel-blocked activations: vectors of 16 channels, some pixels at a time.
+"""Depthwise convolutions on channel-blocked activations: vectors of 16 channels, some pixels at a
+time.
 
 A task is some output rows of one block of channels of one image.
 """
@@ -11,10 +12,10 @@ from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.conv_plan import check_types
+from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK, axes_of, over_taps
 from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, argument_index
-from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -36,16 +37,16 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class _Depthwise:
-    def __init__(
-        self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool
-    ) -> None:
+    def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool) -> None:
         x, w = anchor.operands[:2]
         shape, result = ir.type_of(x).shape, ir.type_of(anchor.results[0]).shape
         kernel = ir.type_of(w).shape[2:]
         height, width = axes_of(shape, result, kernel, ir.attrs(anchor))
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
-        self.anchor, self.channels = anchor, shape[1]
+        channels = ir.type_of(w).shape[0]
+        assert isinstance(channels, int)
+        self.anchor, self.channels = anchor, channels
         self.w_dtype = ir.type_of(w).dtype
         self.w = self.b.buffer(argument_index(region, w) or 0, self.w_dtype)
         self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
@@ -60,7 +61,9 @@ class _Depthwise:
         rows = self.rows
         rows.emit(self._tile, self._pixel)
         taps = rows.height.tap_count() * rows.width.tap_count()
-        return self.emitter.finish("depthwise", rows.tasks, taps * (2 * self.channels) * rows.images)
+        return self.emitter.finish(
+            "depthwise", rows.tasks, taps * (2 * self.channels) * rows.images
+        )
 
     def _weights(self, kh: Any, kw: Any) -> Any:
         height, width = self.rows.height, self.rows.width
@@ -75,7 +78,7 @@ class _Depthwise:
         with rows.tap_rows() as kh:
             at, weights = b.let(rows.input(kh, ow)), b.let(self._weights(kh, 0))
 
-            def tap(kw: Any, pixels: Any) -> None:
+            def tap(kw: Any, pixels: Any, at: Any = at, weights: Any = weights) -> None:
                 start, place = b.let(at + rows.distance(0, kw)), b.let(weights + kw * BLOCK)
                 with b.loop(BLOCK, "vectorized") as lane:
                     weight = b.let(self._weight(place + lane))

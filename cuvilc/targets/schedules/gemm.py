@@ -36,13 +36,13 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class Gemm:
-    """Builds the kernel of a plan; a schedule with other operands or results replaces `left` or `finish`."""
+    """Builds the kernel of a plan; a schedule with other operands or results replaces `left` or
+    `finish`.
+    """
 
     kind = "gemm"
 
-    def __init__(
-        self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool
-    ) -> None:
+    def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
         self.chip, self.plan = chip, plan
         self.lanes = "vectorized" if vectorize else "serial"
         self.emitter = Emitter(region, name)
@@ -98,6 +98,7 @@ class Gemm:
     def _static_rows(self, group: Any, first: Any, last: Any) -> None:
         """Row tiles of two sizes that differ by one: the larger ones come first."""
         plan, b = self.plan, self.b
+        assert isinstance(plan.m, int)
         sizes = balanced(plan.m, plan.rows)
         if not sizes:
             return
@@ -120,7 +121,9 @@ class Gemm:
         self._panels(first, last, rows_of_panel)
 
     def _symbolic_rows(self, group: Any, first: Any, last: Any) -> None:
-        """The largest tile that fits, the last one moved back to overlap; so few rows need no remainder."""
+        """The largest tile that fits, the last one moved back to overlap; so few rows need no
+        remainder.
+        """
         plan, b = self.plan, self.b
         tiles = self._size(plan.row_tiles)
 
@@ -162,9 +165,7 @@ class Gemm:
                 ],
             )
 
-    def _tiles(
-        self, low: Any, high: Any, rows: int, row_of: Any, panel: Any, width: int
-    ) -> None:
+    def _tiles(self, low: Any, high: Any, rows: int, row_of: Any, panel: Any, width: int) -> None:
         sets = RegisterTile.sets_for(self.chip, rows, width)
         if isinstance(self.k, int) and self.k < 2 * sets:
             sets = 1
@@ -221,7 +222,7 @@ class Gemm:
         some = [(o, w, self.lanes) for o, w in powers_of_two(tail or 0)]
         if whole:
             over_rows(full)
-        elif tail is not None and (plan.n < width or width != plan.width):
+        elif tail is not None and (width != plan.width or plan.panels == 1):
             over_rows(some)
         else:
             some = some if tail is not None else [(0, left, "serial")]

@@ -121,7 +121,7 @@ class Right:
             self._pack(panel)
 
     def _pack(self, panel: Any) -> None:
-        """The panel into scratch; columns beyond the last repeat it, and nobody stores their sums."""
+        """The panel into scratch; columns beyond the last repeat it, their sums are not stored."""
         b, width = self.b, self.plan.width
         matrix = self.emitter.accessor(self.plan.b)
         with b.loop(width, name="j") as j:

@@ -1,4 +1,4 @@
-"""What a matrix product looks like to its schedule: sizes, where operands come from, how work is cut."""
+"""A matrix product as its schedule sees it: sizes, sources of operands, how work is cut."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from cuvilc.targets.schedules.microkernel import (
 )
 
 PANEL = 32  # columns in a block of packed weights
-# A task should last about 20 us: so many operations, or so many bytes of weights when few rows share them.
+# A task should last about 20 us: so many operations, or so many bytes of weights when few rows
+# share them.
 _TASK_FLOPS = 2.5e6
-_TASK_WEIGHT_BYTES = 600e3
-# Rows of A this far apart share one set of the L1 cache; of more rows than ways, none stays: so they are packed.
+_TASK_WEIGHT_BYTES = 300e3
+# Rows of A this far apart share one set of the L1 cache; of more rows than ways, none stays: so
+# they are packed.
 _ALIAS_BYTES, _WAYS = 4096, 8
 _PADDING = 16  # floats between packed rows, for the same reason
 _MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
@@ -29,7 +31,7 @@ _MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run 
 
 @dataclass
 class Plan:
-    """Sizes and decisions. Rows are those of all leading dimensions of A where B has two dimensions."""
+    """Sizes and decisions. Where B has two dimensions, all leading ones of A number the rows."""
 
     anchor: Any
     a: Any
@@ -42,7 +44,8 @@ class Plan:
     n: Dim
     k: Dim
     a_direct: bool  # A is read where it lies; else packed into scratch, a task's rows at a time
-    b_kind: str  # "packed": panels of constants; "rows": read where it lies; "gather": packed into scratch
+    # "packed": panels of constants; "rows": read where it lies; "gather": packed into scratch
+    b_kind: str
     rows: int  # of the full register tile
     width: int
     tile_group: int = 1  # row tiles in a task
@@ -79,14 +82,18 @@ class Plan:
 
     @property
     def last_width(self) -> int:
-        """Of the tile on the last panel: half of a tile suffices where its second half would be empty."""
+        """Of the tile on the last panel: half of a tile suffices where its second half would be
+        empty.
+        """
         left = self.n % self.width if isinstance(self.n, int) else 0
         halved = self.b_kind == "packed" and self.width == PANEL and 0 < left <= PANEL // 2
         return PANEL // 2 if halved else self.width
 
     @property
     def sizes(self) -> list[int]:
-        """Row counts of the register tiles that exist when the number of rows is known only at run time."""
+        """Row counts of the register tiles that exist when the number of rows is known only at run
+        time.
+        """
         return halvings(self.rows)
 
     def row_index(self, emitter: Emitter, row: Any) -> list[Any]:
@@ -119,11 +126,13 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     if vector and tb.rank != 2:
         raise Miss("a vector times a stack of matrices")
     kind = _kind(region, b, tb, attrs["transpose_b"], n, chip)
+    m = product(leading)
     width = tile_width(chip, n)
+    if kind == "packed" and isinstance(m, int) and m <= tile_rows(chip, PANEL) and n != width:
+        width = PANEL  # few rows are bound by memory: read whole panels
     if kind == "rows" and n < width:
         width = chip.lanes
     a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
-    m = product(leading)
     rows = balanced_rows(m, chip, width)
     if isinstance(k, int) and k and 4 * k % _ALIAS_BYTES == 0 and rows > _WAYS:
         a_direct = False
@@ -142,7 +151,9 @@ def tile_width(chip: Chip, n: Dim) -> int:
 
 
 def balanced_rows(m: Dim, chip: Chip, width: int) -> int:
-    """Rows of the largest tile: as many as fit the registers, fewer if the tiles are then more alike."""
+    """Rows of the largest tile: as many as fit the registers, fewer if the tiles are then more
+    alike.
+    """
     full = tile_rows(chip, width)
     return -(-m // -(-m // full)) if isinstance(m, int) and m else full
 
@@ -176,7 +187,7 @@ def _kind(region: Region, b: Any, tb: TensorType, transposed: bool, n: Dim, chip
 
 
 def group(plan: Plan) -> None:
-    """Cut rows and panels into tasks: all rows of a panel first, so that its weights stay in cache."""
+    """Cut rows and panels into tasks: all rows of a panel first, so its weights stay in cache."""
     k = plan.k if isinstance(plan.k, int) else 512
     tile_flops = max(2 * plan.rows * plan.width * k, 1)
     tiles = max(1, round(_TASK_FLOPS / tile_flops))

@@ -1,7 +1,9 @@
-"""The register tile that products and convolutions share: rows × width float32 sums kept in registers.
+"""The register tile that products and convolutions share: rows × width float32 sums kept in
+registers.
 
-Every index into the sums is a constant, so LLVM's SROA turns the array into registers. The width is a power
-of two (other vectors are slow in LLVM's code), the rows are as many as the chip's registers hold.
+Every index into the sums is a constant, so LLVM's SROA turns the array into registers. The width is
+a power of two (other vectors are slow in LLVM's code), the rows are as many as the chip's registers
+hold.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ _CHAINS = 8
 # Registers for a row's scalar and the streamed vectors; the others hold sums.
 _RESERVED = 3
 _MOST_ROWS = 16  # beyond, a tile only grows the code
-# An epilogue of more operations than this goes over the rows in a loop: unrolled it would be slow to compile.
+# An epilogue of more operations than this goes over the rows in a loop: unrolled it would be slow
+# to compile.
 _UNROLLED_OPERATIONS = 4
 _CHEAP = frozenset(
     f"ai.{n}"
     for n in (
-        "elemwise_add", "elemwise_sub", "elemwise_mul", "maximum", "minimum", "clip", "relu", "neg", "abs",
-        "leaky_relu", "hard_sigmoid", "hard_swish", "full",
+        "elemwise_add", "elemwise_sub", "elemwise_mul", "maximum", "minimum", "clip",
+        "relu", "neg", "abs", "leaky_relu", "hard_sigmoid", "hard_swish", "full",
     )
 )  # fmt: skip
 
@@ -39,19 +42,25 @@ def tile_rows(chip: Chip, width: int) -> int:
 
 
 def unrolled_steps(chip: Chip, rows: int, width: int, sets: int) -> int:
-    """Steps of the reduction in a loop's body: short ones are repeated, or the loop itself would cost."""
+    """Steps of the reduction in a loop's body: short ones are repeated, or the loop itself would
+    cost.
+    """
     per_step = rows * max(width // chip.lanes, 1)
     return max(sets, 4 if per_step <= 12 else 2 if per_step <= 16 else 1)
 
 
 def balanced(total: int, most: int) -> list[int]:
-    """`total` cut into the fewest parts of at most `most`, sizes differing by at most one, larger first."""
+    """`total` cut into the fewest parts of at most `most`, sizes differing by at most one, larger
+    first.
+    """
     count = -(-total // most)
     return [total // count + (i < total % count) for i in range(count)] if count else []
 
 
 def halvings(most: int) -> list[int]:
-    """most, ⌈most/2⌉, … 1: sizes such that overlapping tiles of one of them cover any extent in two."""
+    """most, ⌈most/2⌉, … 1: sizes such that overlapping tiles of one of them cover any extent in
+    two.
+    """
     sizes = [most]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
@@ -67,6 +76,7 @@ def powers_of_two(total: int) -> list[tuple[int, int]]:
         at += width
     return pieces
 
+
 _OPAQUE = """
 define linkonce_odr hidden i64 @cuvil_opaque(i64 %x) alwaysinline nounwind readnone {
   %r = call i64 asm "", "=r,0"(i64 %x)
@@ -76,7 +86,8 @@ define linkonce_odr hidden i64 @cuvil_opaque(i64 %x) alwaysinline nounwind readn
 
 
 def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
-    """The same index, of which LLVM knows nothing: it then neither unrolls a loop nor shares loads by it.
+    """The same index, of which LLVM knows nothing: it then neither unrolls a loop nor shares loads
+    by it.
 
     Shared loads stay in registers, and the sums are spilled for them.
     """
@@ -139,7 +150,7 @@ class RegisterTile:
 
 
 class Epilogue:
-    """What follows the anchor: stores every result of the region where the anchor's value is known."""
+    """What follows the anchor: stores every result of the region, given the anchor's value."""
 
     def __init__(self, emitter: Emitter, anchor: Any) -> None:
         self.emitter, self.anchor = emitter, anchor

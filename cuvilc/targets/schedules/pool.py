@@ -32,15 +32,15 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
             raise Miss("input in row-major order")
         check_types(region, anchor, x, None, result)
     try:
-        return make(region, chip, name, anchor, vectorize=True).build()  # type: ignore[no-any-return]
+        # Type: ignore[no-any-return]
+        return make(region, chip, name, anchor, vectorize=True).build()
     except CannotVectorize:
-        return make(region, chip, name, anchor, vectorize=False).build()  # type: ignore[no-any-return]
+        # Type: ignore[no-any-return]
+        return make(region, chip, name, anchor, vectorize=False).build()
 
 
 class _Pool:
-    def __init__(
-        self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool
-    ) -> None:
+    def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool) -> None:
         x, attrs = ir.type_of(anchor.operands[0]), ir.attrs(anchor)
         result = ir.type_of(anchor.results[0])
         height, width = axes_of(x.shape, result.shape, attrs["kernel"], attrs)
@@ -112,9 +112,10 @@ class _Pool:
         """By the number of cells: those inside the input, or inside the padded input."""
         b, rows = self.b, self.rows
         if ir.attrs(self.anchor)["count_include_pad"]:
-            down, counts = self._padded(rows.height, rows.oh, 0), [
-                self._padded(rows.width, ow + p, 1) for p in range(tile.rows)
-            ]
+            down, counts = (
+                self._padded(rows.height, rows.oh, 0),
+                [self._padded(rows.width, ow + p, 1) for p in range(tile.rows)],
+            )
         else:
             down = rows.tap_row_count()
         for p, across in enumerate(counts):

@@ -46,9 +46,7 @@ def _fits(value: Any) -> bool:
 class GlobalMean:
     """A task is some blocks of channels of one image."""
 
-    def __init__(
-        self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool
-    ) -> None:
+    def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool) -> None:
         self.x = ir.type_of(anchor.operands[0])
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
@@ -92,9 +90,7 @@ class GlobalMean:
         tile.gather_sets()
         self._store(tile, image, block, self.x.shape[1], b.let(k.value_of_index(pixels, "float32")))
 
-    def _store(
-        self, tile: RegisterTile, image: Any, block: Any, channels: int, count: Any
-    ) -> None:
+    def _store(self, tile: RegisterTile, image: Any, block: Any, channels: int, count: Any) -> None:
         def pieces(some: list[tuple[int, int]]) -> Any:
             def body() -> None:
                 for offset, width in some:
@@ -106,5 +102,8 @@ class GlobalMean:
             return body
 
         partial = channels % BLOCK
-        cases = [(block < channels // BLOCK, pieces([(0, BLOCK)])), (None, pieces(powers_of_two(partial)))]
+        cases = [
+            (block < channels // BLOCK, pieces([(0, BLOCK)])),
+            (None, pieces(powers_of_two(partial))),
+        ]
         first_of(self.b, cases if partial else [(None, pieces([(0, BLOCK)]))])
