@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,10 +23,13 @@ from cuvilc.cli_options import (
 )
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_text import bytes_text, time_text
+from cuvilc.diagnostics import CuvilError
 
 _LEAST_RUNS = 3
 _WARM_UP_S = 0.1
-_BATCH, _OTHER = 1, 16  # what an open first axis, and any other open axis, is run with
+_RETRIED = ("CUV606", "CUV609")  # what other random inputs may cure
+_BATCH = 1  # what an open first axis is run with
+_OTHERS = (16, 64, 256, 1024)  # and other open axes: the first size that the model accepts
 
 Seconds = Annotated[
     float, typer.Option("--seconds", min=0.0, metavar="S", help="How long to measure.")
@@ -50,8 +53,8 @@ def bench(
 ) -> None:
     """Measure how long a run of a package takes.
 
-    Inputs are random, of the declared shapes. Open sizes are 1 on the first axis of an input and 16
-    on others, unless --dim says otherwise.
+    Inputs are random. Sizes not given by --dim are 1 on the first axis of an input, and on others
+    the first of 16, 64, 256, 1024 that the model accepts.
 
     \b
       cuvilc bench resnet18.cuvil --threads 2
@@ -60,20 +63,20 @@ def bench(
       cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
     from cuvilc.open_package import open_package  # noqa: PLC0415
-    from cuvilc.verify import random_inputs  # noqa: PLC0415
 
     out = Output(json, quiet)
+    given = read_sizes(dim)
     model = open_package(package, threads=threads)
-    sizes = _sizes(model.metadata, read_sizes(dim))
-    feeds = _accepted(model, lambda below: random_inputs(model.metadata, sizes, 0, below))
-    times = measure(model, feeds, seconds)
+    check_sizes(given, model.metadata["symbols"])
+    sizes, feeds = accepted(model, given)
+    count = model.threads or len(os.sched_getaffinity(0))
     result = {
         "package": str(package),
         "level": model.level,
-        "threads": model.threads or len(os.sched_getaffinity(0)),
+        "threads": count,
         "sizes": sizes,
-        **statistics(times),
-        "memory": memory(model.metadata, sizes, threads or len(os.sched_getaffinity(0))),
+        **statistics(measure(model, feeds, seconds)),
+        "memory": memory(model.metadata, sizes, count),
         "kernels": kernel_times(model, feeds, sizes) if profile else [],
         "trace": str(trace) if trace else None,
     }
@@ -90,33 +93,41 @@ def _write(file: Any, text: str) -> None:
     file.write(text.encode())
 
 
-def _sizes(metadata: Any, given: dict[str, int]) -> dict[str, int]:
-    """A size for every symbol."""
-    check_sizes(given, metadata["symbols"])
-    sizes = {}
-    for s in metadata["symbols"]:
-        wanted = _BATCH if s["axis"] == 0 else _OTHER
-        wanted = wanted if s["hi"] is None else min(wanted, s["hi"])
-        sizes[s["name"]] = given.get(s["name"], max(wanted, s["lo"]))
-    return sizes
+def accepted(model: Any, given: dict[str, int]) -> tuple[dict[str, int], Any]:
+    """Sizes, and random inputs of them, that the model accepts.
 
+    Integers may have to be smaller than a table, images larger than a window; the error of the last
+    try says what is wrong otherwise.
+    """
+    from cuvilc.verify import random_inputs  # noqa: PLC0415
 
-def _accepted(model: Any, make: Any) -> Any:
-    """Random inputs that the model does not refuse for an index beyond a table."""
-    from cuvilc.diagnostics import CuvilError  # noqa: PLC0415
-
-    for below in (8, 2):
-        feeds = make(below)
+    problem: CuvilError | None = None
+    for sizes, below in _trials(model.metadata["symbols"], given):
+        feeds = random_inputs(model.metadata, sizes, 0, below)
         try:
             model.run(feeds)
         except CuvilError as error:
-            if error.diagnostics[0].code != "CUV609":
+            if error.diagnostics[0].code not in _RETRIED:
                 raise
+            problem = problem or error
         else:
-            return feeds
-    feeds = make(1)
-    model.run(feeds)
-    return feeds
+            return sizes, feeds
+    assert problem is not None
+    raise problem
+
+
+def _trials(symbols: Any, given: dict[str, int]) -> Iterator[tuple[dict[str, int], int]]:
+    """Sizes to try, each with the limit of random integers."""
+    seen = []
+    for other in _OTHERS:
+        sizes = {}
+        for s in symbols:
+            wanted = _BATCH if s["axis"] == 0 else other
+            wanted = wanted if s["hi"] is None else min(wanted, s["hi"])
+            sizes[s["name"]] = given.get(s["name"], max(wanted, s["lo"]))
+        if sizes not in seen:
+            seen.append(sizes)
+            yield from ((sizes, below) for below in (8, 2, 1))
 
 
 def measure(model: Any, feeds: Any, seconds: float) -> list[int]:

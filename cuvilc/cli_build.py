@@ -117,8 +117,8 @@ def build(
       cuvilc build resnet18.onnx
       cuvilc build bert.onnx -o small.cuvil --dim batch=1..8 --dim seq=1..128
       cuvilc build net.onnx --shape image=1,3,224,224 --cpu host --verify
-      cuvilc build net.onnx --dry-run           sizes, kernels, memory; compiles nothing
-      cuvilc build net.onnx --explain-fusion    what was fused, and what was not and why
+      cuvilc build net.onnx --dry-run           sizes, kernels, memory; no compiling
+      cuvilc build net.onnx --explain-fusion    what was fused, what not and why
       cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
     """
     request = BuildRequest(
@@ -126,8 +126,11 @@ def build(
         not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir,
         dump_after, stop_after, emit,
     )  # fmt: skip
-    out = Output(format is Format.json, quiet)
-    with watching(not (out.json or quiet)) as request.report:
+    _build(request, Output(format is Format.json, quiet), verbose, explain_fusion)
+
+
+def _build(request: BuildRequest, out: Output, verbose: bool, explain_fusion: bool) -> None:
+    with watching(not (out.json or out.quiet)) as request.report:
         report = build_package(request)
     if out.json:
         out.data(as_json(request, report))

@@ -53,19 +53,15 @@ def verify(
     result = checks.verify_package(package)
     if against is not None:
         result.checks += checks.verify_against(package, against, sizes).checks
-    problem: CuvilError | None = None
-    try:
-        checks.require(result.checks, str(package))
-    except CuvilError as error:
-        problem = error
-    if json:
-        _data(package, result, problem, out)
+    problem = checks.out_of_tolerance(result.checks, str(package))
+    if not json:
+        _show(package, result, out)
         if problem:
-            raise typer.Exit(problem.exit_code)
+            raise problem
         return
-    _show(package, result, out)
+    _data(package, result, problem, out)
     if problem:
-        raise problem
+        raise typer.Exit(problem.exit_code)
 
 
 def _data(package: Path, result: Any, problem: CuvilError | None, out: Output) -> None:

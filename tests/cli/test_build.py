@@ -209,3 +209,29 @@ def test_vectors_of_a_large_model_are_left_out_and_that_is_said(
 
 def test_vectors_of_a_small_table_use_small_indices(cuvilc: Cuvilc, tmp_path: Path) -> None:
     cuvilc.ok("build", save(tmp_path, gather()), *NULL, "--verify")
+
+
+def test_progress_is_drawn_on_a_terminal_and_removed(model: Path, tmp_path: Path) -> None:
+    import os
+    import pty
+    import sys
+
+    root = Path(__file__).parents[2]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ |= {"TERM": "xterm", "PYTHONPATH": f"{root}:{root / 'runtime'}"}
+        arguments = ["-m", "cuvilc", "build", str(model), *NULL]
+        os.execv(sys.executable, [sys.executable, *arguments])
+    drawn = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        drawn += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert b"schedule" in drawn
+    last = drawn.rpartition(b"\x1b[2K")[2]
+    assert last.startswith(b"net.cuvil")

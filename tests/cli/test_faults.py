@@ -117,6 +117,18 @@ def test_unwritable_output(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
     assert "CUV509" in result.err
 
 
+def test_a_refusing_file_system(
+    cuvilc: Cuvilc, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("cuvilc.targets.null.write_weights", refuse)
+    result = cuvilc("build", model, *NULL)
+    assert (result.code, "CUV509" in result.err) == (1, True)
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
 def test_missing_folder_and_a_file_in_the_way(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
     result = cuvilc("build", model, *NULL, "-o", tmp_path / "no" / "x.cuvil")
     assert (result.code, "CUV506" in result.err) == (2, True)

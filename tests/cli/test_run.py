@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from .helpers import Cuvilc, gather, save
+from .helpers import Cuvilc, gather, model, save
 
 PACKAGES = ["net.cuvil", "null.cuvil"]
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
@@ -143,3 +144,14 @@ def test_bench_trace_is_a_chrome_trace(cuvilc: Cuvilc, folder: Path, package: st
 def test_bench_sizes_that_do_not_exist(cuvilc: Cuvilc, folder: Path, option: str) -> None:
     result = cuvilc("bench", "null.cuvil", "--dim", option)
     assert (result.code, "CUV901" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("target", ["x86", "null"])
+def test_bench_finds_a_size_that_fits(cuvilc: Cuvilc, tmp_path: Path, target: str) -> None:
+    """A 20x20 window without padding needs an image of 20 pixels at least."""
+    weights = {"w": np.ones((1, 1, 20, 20), np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[20, 20])
+    proto = model([node], {"x": ["n", 1, "h", "v"]}, ["y"], weights)
+    cuvilc.ok("build", save(tmp_path, proto), "--target", target, "-o", "c.cuvil")
+    data = cuvilc.ok("bench", "c.cuvil", "--seconds", 0, "--json").data
+    assert data["sizes"] == {"n": 1, "h": 64, "v": 64}
