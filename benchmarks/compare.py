@@ -30,6 +30,7 @@ from benchmarks.table import markdown
 
 DISTURBED = 0.15
 OURS = "cuvil"
+BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"  # in README.md
 
 
 class Process:
@@ -133,6 +134,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="of a slot")
     parser.add_argument("--quiet", type=float, default=5.0, help="seconds to wait for a quiet CPU")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "compare")
+    parser.add_argument("--readme", action="store_true", help="put table and plot into README.md")
     options = parser.parse_args()
 
     peers = available(options.peers)
@@ -154,8 +156,20 @@ def main() -> int:
     (options.out / "table.md").write_text(markdown(report, OURS))
     (options.out / "plot.svg").write_text(bars(report, OURS))
     print("\n" + markdown(report, OURS))
+    if options.readme:
+        write_readme(report)
     print(f"results.json, table.md and plot.svg are in {options.out}")
     return 0
+
+
+def write_readme(report: dict[str, Any]) -> None:
+    """Replace what stands between the README's two marks, and docs/compare.svg."""
+    (ROOT / "docs" / "compare.svg").write_text(bars(report, OURS))
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    picture = "![Latency beside other runtimes](docs/compare.svg)"
+    readme.write_text(f"{before}{BEGIN}\n{picture}\n\n{markdown(report, OURS)}{END}{after}")
 
 
 def summary(results: dict[str, Any]) -> str:
