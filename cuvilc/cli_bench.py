@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -69,28 +69,37 @@ def bench(
     model = open_package(package, threads=threads)
     check_sizes(given, model.metadata["symbols"])
     sizes, feeds = accepted(model, given)
-    count = model.threads or len(os.sched_getaffinity(0))
-    result = {
-        "package": str(package),
-        "level": model.level,
-        "threads": count,
-        "sizes": sizes,
-        **statistics(measure(model, feeds, seconds)),
-        "memory": memory(model.metadata, sizes, count),
-        "kernels": kernel_times(model, feeds, sizes) if profile else [],
-        "trace": str(trace) if trace else None,
-    }
+    result = _measured(package, model, sizes, feeds, seconds)
+    result["kernels"] = kernel_times(model, feeds, sizes) if profile else []
+    result["trace"] = str(trace) if trace else None
     if trace is not None:
-        text = json_text.dumps(chrome_trace(model.trace(feeds), package.name))
-        write_file(trace, lambda file: _write(file, text))
+        _write_trace(trace, chrome_trace(model.trace(feeds), package.name))
     if json:
         out.data(result)
     else:
         _show(result, out)
 
 
-def _write(file: Any, text: str) -> None:
-    file.write(text.encode())
+def _measured(
+    package: Path, model: Any, sizes: dict[str, int], feeds: Any, seconds: float
+) -> dict[str, Any]:
+    """Times and memory, with what they hold for."""
+    threads = model.threads or len(os.sched_getaffinity(0))
+    return {
+        "package": str(package),
+        "level": model.level,
+        "threads": threads,
+        "sizes": sizes,
+        **statistics(measure(model, feeds, seconds)),
+        "memory": memory(model.metadata, sizes, threads),
+    }
+
+
+def _write_trace(path: Path, trace: dict[str, Any]) -> None:
+    def write(file: BinaryIO) -> None:
+        file.write(json_text.dumps(trace).encode())
+
+    write_file(path, write)
 
 
 def accepted(model: Any, given: dict[str, int]) -> tuple[dict[str, int], Any]:
