@@ -24,6 +24,8 @@ def markdown(report: dict[str, Any], ours: str) -> str:
         own = row["peers"].get(ours, {}).get("median_ms")
         cells = [_cell(row["peers"].get(p, {}), own, p == ours) for p in peers]
         lines.append(f"| {row['model']} | {row['threads']} | " + " | ".join(cells) + " |")
+    if "openvino" in peers:
+        lines += ["", "`openvino` chooses its precision itself: bfloat16 where the CPU has it."]
     lines += [
         "",
         "Memory of the process after its first answer, MB, one Python process each:",
