@@ -16,7 +16,13 @@ from cuvilc.targets.schedules import conv_pointwise
 from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK, dynamic_taps, over_row, over_taps
-from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, first_of, lesser
+from cuvilc.targets.schedules.microkernel import (
+    RegisterTile,
+    argument_index,
+    first_of,
+    lesser,
+    split,
+)
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -48,8 +54,8 @@ class _Conv:
     def build(self) -> Scheduled:
         plan, b = self.plan, self.b
         with b.tasks() as t:
-            row_group, rest = self._split(t, b.scalar(plan.row_groups))
-            image, unit_group = self._split(rest, b.scalar(plan.images))
+            row_group, rest = split(self.emitter, t, b.scalar(plan.row_groups))
+            image, unit_group = split(self.emitter, rest, b.scalar(plan.images))
             first_row = b.let(row_group * plan.rows)
             last_row = b.let(lesser(first_row + plan.rows, b.scalar(plan.height.count)))
             first = b.let(unit_group * plan.units)
@@ -57,13 +63,6 @@ class _Conv:
             with b.loop(last - first, start=first, name="u") as unit:
                 self._unit(image, unit, first_row, last_row)
         return self.emitter.finish("conv", plan.tasks, plan.flops)
-
-    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
-        """(t mod extent, t div extent), computed once."""
-        if isinstance(extent, int) and extent == 1:
-            return 0, t
-        whole = self.b.let(self.k.floordiv(t, extent))
-        return self.b.let(t - whole * extent), whole
 
     def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
         plan = self.plan

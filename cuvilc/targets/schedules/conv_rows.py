@@ -13,7 +13,7 @@ from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, dynamic_taps, over_row
-from cuvilc.targets.schedules.microkernel import lesser
+from cuvilc.targets.schedules.microkernel import lesser, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
 _TASK_VECTORS = 20_000
@@ -64,8 +64,8 @@ class WindowRows:
         b, height = self.b, self.height
         plane = b.scalar(height.size) * self.row
         with b.tasks() as t:
-            group, rest = self._split(t, b.scalar(ceildiv(height.count, self.row_count)))
-            blocks, self.image = self._split(rest, b.scalar(self._block_groups))
+            group, rest = split(self.emitter, t, b.scalar(ceildiv(height.count, self.row_count)))
+            blocks, self.image = split(self.emitter, rest, b.scalar(self._block_groups))
             low = b.let(group * self.row_count)
             high = b.let(lesser(low + self.row_count, b.scalar(height.count)))
             first = b.let(blocks * self.block_count)
@@ -77,12 +77,6 @@ class WindowRows:
                     self._first, self._last = dynamic_taps(self.emitter, height, oh)
                     self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
                     over_row(self.emitter, self.width, self.pixels, tile, pixel)
-
-    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
-        if isinstance(extent, int) and extent == 1:
-            return 0, t
-        whole = self.b.let(self.emitter.k.floordiv(t, extent))
-        return self.b.let(t - whole * extent), whole
 
     def tap_rows(self) -> Any:
         """A loop over the taps along H that lie inside."""

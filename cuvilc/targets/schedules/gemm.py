@@ -21,6 +21,7 @@ from cuvilc.targets.schedules.microkernel import (
     greater,
     lesser,
     powers_of_two,
+    split,
     unrolled_steps,
 )
 from cuvilc.targets.tir import CannotVectorize
@@ -64,8 +65,8 @@ class Gemm:
         row_groups, panel_groups = self._size(plan.row_groups), self._size(plan.panel_groups)
         panels = self._size(plan.panels)
         with b.tasks() as t:
-            group, rest = self._split(t, row_groups)
-            panel_group, rest = self._split(rest, panel_groups)
+            group, rest = split(self.emitter, t, row_groups)
+            panel_group, rest = split(self.emitter, rest, panel_groups)
             self.batch = self._digits(rest, plan.batch)
             first = b.let(panel_group * plan.panel_group)
             last = b.let(lesser(first + plan.panel_group, panels))
@@ -77,19 +78,11 @@ class Gemm:
                 self._symbolic_rows(group, first, last)
         return self.emitter.finish(self.kind, plan.tasks, plan.flops)
 
-    def _split(self, t: Any, extent: Any) -> tuple[Any, Any]:
-        """(t mod extent, t div extent), computed once."""
-        k, b = self.emitter.k, self.b
-        if isinstance(extent, int) and extent == 1:
-            return 0, t
-        whole = b.let(k.floordiv(t, extent))
-        return b.let(t - whole * extent), whole
-
     def _digits(self, flat: Any, extents: Any) -> list[Any]:
         """Indices along `extents` of a flat number."""
         digits: list[Any] = []
         for d in reversed(extents[1:]):
-            digit, flat = self._split(flat, self._size(d))
+            digit, flat = split(self.emitter, flat, self._size(d))
             digits.append(digit)
         return [flat, *reversed(digits)] if extents else []
 

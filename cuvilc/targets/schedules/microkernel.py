@@ -200,6 +200,14 @@ def first_of(b: KernelBuilder, cases: Sequence[tuple[Any, Callable[[], None]]]) 
             first_of(b, rest)
 
 
+def split(emitter: Emitter, flat: Any, extent: Any) -> tuple[Any, Any]:
+    """(flat mod extent, flat div extent) of an index that is not negative, computed once."""
+    if isinstance(extent, int) and extent == 1:
+        return 0, flat
+    whole = emitter.builder.let(emitter.k.floordiv(flat, extent))
+    return emitter.builder.let(flat - whole * extent), whole
+
+
 def lesser(a: Any, b: Any) -> Any:
     """min of two indices."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(_i64(a), _i64(b))
