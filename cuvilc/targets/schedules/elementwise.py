@@ -40,6 +40,7 @@ class Piece:
     digits: list[Digit]
     report: Report
     terms: Dim = 1
+    movable: bool = True  # no value was defined by hand: tiles may evaluate elements again
 
     @property
     def loops(self) -> list[int]:
@@ -73,9 +74,9 @@ def schedule_with(
     empty = isinstance(elements, int) and elements == 0
     pieces = [] if empty else _pieces(region, define)
     for piece in pieces:
-        piece.terms = terms
+        piece.terms, piece.movable = terms, define is None
     for vector in (True, False):
-        emitter = Emitter(region, name)
+        emitter = Emitter(region, name, transpose.TileBuilder(name))
         if define:
             define(emitter)
         try:
@@ -152,7 +153,7 @@ def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Di
     """All pieces, each when its tasks come; returns the number of tasks."""
     b = emitter.builder
     total: Dim = 0
-    counts = [_tasks(p) for p in pieces]
+    counts = [_tasks(p, chip) for p in pieces]
     with b.tasks() as t:
         for piece, count in zip(pieces, counts, strict=True):
             first = b.scalar(total)
@@ -180,9 +181,9 @@ def _rows_a_task(piece: Piece) -> tuple[Dim, Dim, int]:
     return rows, max(1, grain // max(inner, 1)) if isinstance(inner, int) else 1, 0
 
 
-def _tasks(piece: Piece) -> Dim:
+def _tasks(piece: Piece, chip: Chip) -> Dim:
     if transpose.suits(piece):
-        return transpose.tasks(piece)
+        return transpose.tasks(piece, chip)
     rows, together, chunk = _rows_a_task(piece)
     if chunk:
         return rows * ceildiv(piece.digits[piece.loops[-1]].extent, chunk)
@@ -191,7 +192,7 @@ def _tasks(piece: Piece) -> Dim:
 
 def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool) -> None:
     if transpose.suits(piece):
-        transpose.emit(emitter, piece, t, chip, vector)
+        transpose.emit(emitter, piece, t, chip, vector, outer_values)
         return
     b = emitter.builder
     rows, together, chunk = _rows_a_task(piece)

@@ -1,22 +1,200 @@
-"""Tiles for regions whose innermost axis is strided in an operand: both sides then touch whole cache lines."""
+"""Tiles for regions whose innermost axis is strided in an operand: both sides then touch whole cache lines.
+
+An operand that is contiguous along another loop than the result is read in squares of a vector's lanes, which
+are transposed in registers into a small local square; the region's arithmetic then reads that. A region that only
+moves elements transposes straight into its result.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from cuvilc.dialect.dims import Dim
+from tvm import DataType
+
+from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.elementwise_access import Access, logical_index, store_all
+from cuvilc.targets.schedules.transpose_block import transpose_block
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, is_load, tirx
+
+_LEAST = 8  # shorter loops are not worth tiles
+
+
+class TileBuilder(KernelBuilder):
+    """A builder that can note loads of launch buffers, and later give other values for some of them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.noted: list[tuple[Buffer, PrimExpr]] | None = None
+        self._replaced: dict[int, Callable[[], Any]] | None = None
+        self._loads = 0
+
+    def load(self, buffer: Buffer, index: Any) -> PrimExpr:
+        if self.noted is None and self._replaced is None or not buffer.name.startswith("b"):
+            return super().load(buffer, index)
+        number, self._loads = self._loads, self._loads + 1
+        if self._replaced is not None:
+            return self._replaced[number]() if number in self._replaced else super().load(buffer, index)
+        assert self.noted is not None
+        self.noted.append((buffer, self.simplify(index)))
+        return super().load(buffer, index)
+
+    def note(self) -> list[tuple[Buffer, PrimExpr]]:
+        """From now on note loads, in the list returned."""
+        self._loads, self.noted = 0, []
+        return self.noted
+
+    def replace(self, values: dict[int, Callable[[], Any]] | None) -> None:
+        """Give values[n]() for load number n, as they are counted from now on; None ends it."""
+        self._loads, self.noted, self._replaced = 0, None, values
+
+
+@dataclass
+class _Tiling:
+    """The loops of a tiled piece: `o` (contiguous in the operand), the innermost one, and the rest."""
+
+    o: int
+    inner: int
+    others: list[int]
+    strided: list[int]  # which loads, in order
+
+
+def _tiling(piece: Any) -> _Tiling | None:
+    loops = piece.loops
+    if len(loops) < 2 or not piece.movable:
+        return None
+    inner = loops[-1]
+    loads = [a for a in piece.report.accesses if not a.is_store]
+    strided = [n for n, a in enumerate(loads) if not _easy(a, inner)]
+    for o in reversed(loops[:-1]):
+        if strided and all(_turns(loads[n], o, inner) for n in strided) and _long(piece, o, inner):
+            return _Tiling(o, inner, [n for n in loops if n not in (o, inner)], strided)
+    return None
+
+
+def _easy(access: Access, inner: int) -> bool:
+    step = access.steps[inner]
+    return isinstance(step, int) and step in (0, 1)
+
+
+def _turns(access: Access, o: int, inner: int) -> bool:
+    step = access.steps[o]
+    return (
+        isinstance(step, int) and step == 1 and access.steps[inner] is not None
+        and DataType(access.dtype).itemsize == 4
+    )  # fmt: skip
+
+
+def _long(piece: Any, *loops: int) -> bool:
+    extents = [piece.digits[n].extent for n in loops]
+    free = not any(n in piece.report.limits for n in loops)
+    return free and all(not isinstance(e, int) or e >= _LEAST for e in extents)
 
 
 def suits(piece: Any) -> bool:
     """Whether tiles pay."""
-    return False
+    return _tiling(piece) is not None
 
 
-def tasks(piece: Any) -> Dim:
-    raise NotImplementedError
+def tasks(piece: Any, chip: Chip) -> Dim:
+    """A task is a strip: a vector's lanes along `o`, everything along the innermost loop."""
+    tiling = _tiling(piece)
+    assert tiling is not None
+    rest = product([piece.digits[n].extent for n in tiling.others])
+    return rest * ceildiv(piece.digits[tiling.o].extent, chip.lanes)
 
 
-def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool) -> None:
-    raise NotImplementedError
+def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_values: Any) -> None:
+    """The loops of one task."""
+    tiling = _tiling(piece)
+    assert tiling is not None
+    b, k, n = emitter.builder, emitter.k, chip.lanes
+    along = piece.digits[tiling.o].extent
+    strips = b.scalar(ceildiv(along, n))
+    values = outer_values(emitter, piece.digits, tiling.others, b.let(k.floordiv(t, strips)))
+    first = b.let(k.mod(t, strips) * n)
+    count = b.let(tirx.min(const(0) + b.scalar(along) - first, const(n)))
+    inner = b.scalar(piece.digits[tiling.inner].extent)
+    whole = inner // n * n if isinstance(inner, int) else b.let(tirx.floordiv(inner, const(n)) * n)
+
+    def index(o: Any, i: Any) -> tuple[Any, ...]:
+        at = {**values, tiling.o: o, tiling.inner: i}
+        return logical_index(emitter, piece.digits, [at.get(m, 0) for m in range(len(piece.digits))])
+
+    def scalar(start: Any) -> None:
+        rest = inner - start if isinstance(inner, int) else b.let(const(0) + inner - start)
+        with b.loop(count) as o, b.loop(rest) as i:
+            store_all(emitter, index(first + o, i + start))
+
+    if not vector:
+        scalar(0)
+        return
+    squares = whole // n if isinstance(whole, int) else b.let(tirx.floordiv(whole, const(n)))
+    with b.when(tirx.EQ(count, const(n))):
+        with b.loop(squares) as tile:
+            _tile(emitter, tiling, n, index, first, b.let(tile * n))
+        emitter.forget()
+        scalar(whole)
+    with b.otherwise():
+        emitter.forget()
+        scalar(0)
+
+
+def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any) -> None:
+    """One square: transpose what is strided, then compute with vectors along the innermost loop."""
+    b = emitter.builder
+    assert isinstance(b, TileBuilder)
+    emitter.forget()
+    noted = b.note()
+    value = [emitter.accessor(v)[index(o, i)] for v in emitter.region.results]
+    corner = list(noted)
+    b.replace(None)
+    emitter.forget()
+    stepped = _stepped(emitter, index, o, i + 1)
+    squares: dict[int, Callable[[], Any]] = {}
+    moved = len(value) == 1 and len(corner) == 1 and is_load(value[0])
+    if moved and value[0].source.same_as(corner[0][0]) and _same_bits(emitter):
+        _straight(emitter, n, corner[0], stepped[0], index, o, i)
+        return
+    lanes: dict[str, Any] = {}
+    for number in tiling.strided:
+        buffer, first = corner[number]
+        square = b.local(n * n, str(buffer.dtype))
+        transpose_block(b, n, (buffer, first, stepped[number][1] - first), (square, const(0), const(n)))
+        squares[number] = lambda square=square: tirx.BufferLoad(square, [lanes["o"] * n + lanes["i"]])
+    with b.loop(n) as lanes["o"], b.loop(n, "vectorized") as lanes["i"]:
+        b.replace(squares)
+        store_all(emitter, index(o + lanes["o"], i + lanes["i"]))
+        b.replace(None)
+    emitter.forget()
+
+
+def _stepped(emitter: Emitter, index: Any, o: Any, i: Any) -> list[tuple[Buffer, PrimExpr]]:
+    """The loads at another place."""
+    b = emitter.builder
+    assert isinstance(b, TileBuilder)
+    noted = b.note()
+    for v in emitter.region.results:
+        emitter.accessor(v)[index(o, i)]
+    found = list(noted)
+    b.replace(None)
+    emitter.forget()
+    return found
+
+
+def _same_bits(emitter: Emitter) -> bool:
+    """Whether the result has the dtype of the operand: then its bits are moved."""
+    types = emitter.region.types()
+    return len({t.dtype for t in types}) == 1 and len(types) == 2
+
+
+def _straight(emitter: Emitter, n: int, corner: Any, stepped: Any, index: Any, o: Any, i: Any) -> None:
+    b, k = emitter.builder, emitter.k
+    t = emitter.region.types()[-1]
+    target = b.buffer(len(emitter.region.arguments), t.dtype)
+    here, below = (b.simplify(k.flat_index(t, index(at, i))) for at in (o, o + 1))
+    source = (corner[0], corner[1], stepped[1] - corner[1])
+    transpose_block(b, n, source, (target, here, below - here))
