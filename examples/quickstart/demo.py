@@ -91,8 +91,8 @@ def main() -> None:
     package = ROOT / "build" / "magika.cuvil"
     package.parent.mkdir(exist_ok=True)
 
-    cuvilc = Path(sys.executable).with_name("cuvilc")
-    command = [cuvilc, "build", source / "magika.onnx", "-o", package, "--quiet"]
+    cuvilc = [sys.executable, "-m", "cuvilc"]
+    command = [*cuvilc, "build", source / "magika.onnx", "-o", package, "--quiet"]
     start = time.perf_counter()
     subprocess.run(command, check=True)
     print(f"built     {package.relative_to(ROOT)} in {time.perf_counter() - start:.2f} s")
