@@ -1,0 +1,118 @@
+"""Recurrent layers: every sample, activation, direction; odd sizes, lengths, unused results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.ops.rnn import ACTIVATIONS
+from cuvilc.targets.schedules import rnn
+from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
+from tests.targets.kernel_harness import CHIPS, V3, V4, check, program_of
+from tests.targets.test_elementwise import _t, compare
+
+GATES = {"ai.lstm": 4, "ai.gru": 3, "ai.rnn": 1}
+CASES = [s for s in all_samples() if s[0] in GATES]
+on_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+on_layers = pytest.mark.parametrize("name", GATES)
+
+
+@on_chips
+@pytest.mark.parametrize(
+    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
+)
+def test_samples(name, number, case, chip):
+    program = build(name, operand_types(case), case.attrs)
+    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
+    compare(program, feeds, chip, rnn.schedule)
+
+
+def _types(name: str, hidden: int, inputs: Any, count: int = 1, dtype: str = "float32") -> list:
+    """x, w, r and bias."""
+    rows = GATES[name] * hidden
+    shapes = (f"t,b,{inputs}", f"{count},{rows},{inputs}", f"{count},{rows},{hidden}", f"{count},{2 * rows}")
+    return [_t(s, dtype) for s in shapes]
+
+
+@pytest.mark.parametrize(("hidden", "inputs"), [(1, 1), (7, 5), (16, 33), (37, 16), (50, 0)])
+@on_chips
+@on_layers
+def test_sizes(name, hidden, inputs, chip):
+    types = _types(name, hidden, inputs)
+    program = program_of(types, lambda *a: ir.build(name, *a, hidden=hidden))
+    sizes = [{"t": t, "b": b} for t, b in ((1, 1), (0, 2), (3, 0), (4, 1), (5, 2), (9, 3))]
+    check(program, chip, rnn.schedule, sizes)
+
+
+@on_layers
+def test_symbolic_input_size(name):
+    types = _types(name, 6, "i")
+    program = program_of(types, lambda *a: ir.build(name, *a, hidden=6))
+    check(program, V4, rnn.schedule, [{"t": 5, "b": 2, "i": i} for i in (1, 16, 37)])
+
+
+@pytest.mark.parametrize("lengths", [(5, 0, -1), (9, 3, 4)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@on_layers
+def test_lengths_and_directions(name, direction, lengths):
+    count = 2 if direction == "bidirectional" else 1
+    state = _t(f"{count},3,18")
+    types = [*_types(name, 18, 11, count), _t("3", "int32"), state]
+    attrs: dict[str, Any] = {"hidden": 18, "direction": direction}
+    given = {"ai.lstm": ("Sigmoid", "Tanh", "Tanh"), "ai.gru": ("Sigmoid", "Tanh"), "ai.rnn": ("Tanh",)}
+    attrs["activations"] = given[name] * count
+    if name == "ai.lstm":
+        types += [state, _t(f"{count},54")]
+    types = [t.with_(shape=tuple({"t": 9, "b": 3}.get(str(d), d) for d in t.shape)) for t in types]
+    rng = np.random.default_rng(0)
+    feeds = {f"x{n}": rng.uniform(-1, 1, t.shape).astype(t.dtype) for n, t in enumerate(types)}
+    feeds["x4"] = np.array(lengths, np.int32)
+    compare(build(name, types, attrs), feeds, V3 if count == 2 else V4, rnn.schedule)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(activation):
+    other = "Tanh" if activation == "Sigmoid" else "Sigmoid"
+    attrs = {
+        "hidden": 21, "direction": "bidirectional", "activations": (activation, other),
+        "alphas": (0.75, None), "betas": (0.5,), "clip": 0.9,
+    }  # fmt: skip
+    program = program_of(_types("ai.rnn", 21, 8, 2), lambda *a: ir.build("ai.rnn", *a, **attrs))
+    check(program, V4, rnn.schedule, [{"t": 6, "b": 2}])
+
+
+@pytest.mark.parametrize("linear_before_reset", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@on_chips
+def test_gru_reset(linear_before_reset, biased, chip):
+    types = _types("ai.gru", 19, 12)[: 4 if biased else 3]
+    attrs = {"hidden": 19, "linear_before_reset": linear_before_reset}
+    program = program_of(types, lambda *a: ir.build("ai.gru", *a, **attrs))
+    check(program, chip, rnn.schedule, [{"t": 6, "b": 2}])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("float16", 4e-3)])
+@on_layers
+def test_dtypes(name, dtype, tolerance):
+    types = _types(name, 20, 9, 1, dtype)
+    program = program_of(types, lambda *a: ir.build(name, *a, hidden=20))
+    check(program, V4, rnn.schedule, [{"t": 5, "b": 2}], tolerance)
+
+
+@pytest.mark.parametrize("kept", [(0,), (1,), (2,), (2, 0)])
+def test_unused_results(kept):
+    def body(*a):
+        made = ir.build("ai.lstm", *a, hidden=9)
+        return tuple(made[n] for n in kept)
+
+    check(program_of(_types("ai.lstm", 9, 4), body), V3, rnn.schedule, [{"t": 5, "b": 2}])
+
+
+@on_chips
+def test_input_forget(chip):
+    types = _types("ai.lstm", 17, 6)
+    program = program_of(types, lambda *a: ir.build("ai.lstm", *a, hidden=17, input_forget=True))
+    check(program, chip, rnn.schedule, [{"t": 5, "b": 2}])
