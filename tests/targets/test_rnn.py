@@ -33,7 +33,8 @@ def test_samples(name, number, case, chip):
 def _types(name: str, hidden: int, inputs: Any, count: int = 1, dtype: str = "float32") -> list:
     """x, w, r and bias."""
     rows = GATES[name] * hidden
-    shapes = (f"t,b,{inputs}", f"{count},{rows},{inputs}", f"{count},{rows},{hidden}", f"{count},{2 * rows}")
+    weights = [f"{count},{rows},{n}" for n in (inputs, hidden)]
+    shapes = (f"t,b,{inputs}", *weights, f"{count},{2 * rows}")
     return [_t(s, dtype) for s in shapes]
 
 
@@ -62,8 +63,8 @@ def test_lengths_and_directions(name, direction, lengths):
     state = _t(f"{count},3,18")
     types = [*_types(name, 18, 11, count), _t("3", "int32"), state]
     attrs: dict[str, Any] = {"hidden": 18, "direction": direction}
-    given = {"ai.lstm": ("Sigmoid", "Tanh", "Tanh"), "ai.gru": ("Sigmoid", "Tanh"), "ai.rnn": ("Tanh",)}
-    attrs["activations"] = given[name] * count
+    given = {"ai.lstm": ("Sigmoid", "Tanh", "Tanh"), "ai.gru": ("Sigmoid", "Tanh")}
+    attrs["activations"] = given.get(name, ("Tanh",)) * count
     if name == "ai.lstm":
         types += [state, _t(f"{count},54")]
     types = [t.with_(shape=tuple({"t": 9, "b": 3}.get(str(d), d) for d in t.shape)) for t in types]
