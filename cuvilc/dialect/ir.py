@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
 from cuvilc.dialect.types import TensorType, TypeTable, dtype_name, numpy_dtype
 
-Operation = ir.Operation
-Value = ir.Value
+# MLIR's Python classes have no usable stubs.
+Operation: TypeAlias = Any
+Value: TypeAlias = Any
 Range = tuple[int, int | None]
 
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from types import new_class
 from typing import Any
 
-from cuvilc._mlir import ext, ir, irdl
+from cuvilc._mlir import ext, ir, irdl, register_type_caster
 from cuvilc.dialect.dims import Dim, Expr, parse
 from cuvilc.dialect.types import TensorType
 
@@ -334,9 +334,7 @@ def load_dialect() -> None:
         cls.OPERATION_NAME = definition.name
         cls._attach_traits()
     for attr in Ai.attributes:
-        from torch_mlir.dialects._ods_common import _cext
-
-        _cext.register_type_caster(ir.DynamicAttr.lookup_typeid(attr.attr_name), replace=True)(attr)
+        register_type_caster(ir.DynamicAttr.lookup_typeid(attr.attr_name), replace=True)(attr)
 
 
 __all__ = ["OPS", "Dim", "OpDef", "Sample", "ShapeError", "Tensor", "Tensors", "op", "sample"]

@@ -10,7 +10,7 @@ from cuvilc.dialect.dims import parse
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import attention
 from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V4, Kernel, check, program_of
+from tests.targets.kernel_harness import CHIPS, V4, Kernel, check, program_of, random_feeds
 from tests.targets.test_elementwise import _t, compare
 
 CASES = [s for s in all_samples() if s[0] == "ai.attention"]
@@ -75,9 +75,25 @@ def test_projections_in_and_out():
     check(program_of([_t("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
 
 
-def test_other_epilogues_are_refused():
+def test_elementwise_operations_follow():
+    """What exporters leave: rows that see nothing become 0; then the heads are put beside each other."""
+
+    def body(q, k, v, mask):
+        y = ir.build("ai.attention", q, k, v, mask, scale=1.0)
+        y = ir.build("ai.where", ir.build("ai.is_nan", y), ir.full(0.0), y)
+        return ir.build("ai.transpose", y, perm=(0, 2, 1, 3))
+
+    program = program_of([_t("1,2,5,4")] * 3 + [_t("5,5")], body)
+    feeds = random_feeds(program)
+    feeds["x3"] = np.where(np.arange(5)[:, None] == 2, -np.inf, 0).repeat(5, 1).astype(np.float32)
+    for chip in CHIPS:
+        compare(program, feeds, chip, attention.schedule)
+
+
+def test_a_result_of_another_shape_is_refused():
     def body(q, k, v):
-        return ir.build("ai.relu", ir.build("ai.attention", q, k, v, scale=1.0))
+        y = ir.build("ai.attention", q, k, v, scale=1.0)
+        return ir.build("ai.relu", ir.build("ai.reshape", y, shape=(8,)))
 
     with pytest.raises(Miss, match="transposes and reshapes"):
         Kernel(program_of([_t("1,1,2,4")] * 3, body), V4, attention.schedule)

@@ -162,3 +162,16 @@ def test_one_flat_loop_of_many_tasks():
     program = program_of([t, t], lambda a, b: ir.build("ai.elemwise_add", a, b))
     kernel = check(program, V4, elementwise.schedule, [{"n": 1}, {"n": 5000}])
     assert str(kernel.scheduled.tasks) == str((21 * n + 4095) // 4096)
+
+
+@pytest.mark.parametrize("channels", [128, 120, 20])
+@pytest.mark.parametrize("width", ["w", "8"])
+def test_transposes_into_blocked_channels(channels, width):
+    """Also where the last block is not full: the result then has no one step along channels."""
+
+    def body(x):
+        return ir.build("ai.relayout", ir.build("ai.transpose", x, perm=(0, 3, 1, 2)), layout="NCHW16c")
+
+    program = program_of([_t(f"n,1,{width},{channels}")], body)
+    for chip in CHIPS:
+        check(program, chip, elementwise.schedule, [{"n": 2, "w": 5}, {"n": 1, "w": 40}])

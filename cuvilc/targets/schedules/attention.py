@@ -3,8 +3,8 @@
 A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come as vectors
 over keys, each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and p·v is added with vectors
 over v's features (Dao et al. 2022). q, k and v may come through injective operations, such as the reshape and
-transpose that cut heads out of a projection; the result may pass through transposes and reshapes, and is stored
-where they put it.
+transpose that cut heads out of a projection; the result may pass through elementwise operations, then through
+transposes and reshapes, and is stored where they put it.
 """
 
 from __future__ import annotations
@@ -35,46 +35,48 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     if len(anchors) != 1:
         raise Miss(f"{len(anchors)} attentions, not one")
     (anchor,) = anchors
-    moves = _moves(region, anchor)
+    ending = _moves(region, anchor)
     for operation in region.operations:
         declared = ir.definition(operation)
         if operation != anchor and (declared is None or declared.facet("element") is None):
             raise Miss(f"{operation.name} has no element facet")
     for vector in (True, False):
         try:
-            return _Attention(region, anchor, moves, chip, name, vector).build()
+            return _Attention(region, anchor, ending, chip, name, vector).build()
         except CannotVectorize:
             continue
     raise AssertionError("scalar loops always build")
 
 
-def _moves(region: Region, anchor: Any) -> list[Any]:
-    """The operations between the anchor and the only result."""
+def _moves(region: Region, anchor: Any) -> tuple[Any, list[Any]]:
+    """(value, operations): what the loops compute at attention's own index, and what then moves it."""
     if len(region.results) != 1 or ir.type_of(region.results[0]).layout:
         raise Miss("attention has one row-major result")
     chain: list[Any] = []
-    value = anchor.results[0]
-    while value != region.results[0]:
-        users = [o for o in region.operations if value in list(o.operands)]
-        if len(users) != 1 or users[0].name not in _MOVES:
-            raise Miss("attention's result is used by more than transposes and reshapes")
-        chain.append(users[0])
-        value = users[0].results[0]
-    return chain
+    value = region.results[0]
+    while value != anchor.results[0] and (owner := ir.defining(value)) and owner.name in _MOVES:
+        chain.insert(0, owner)
+        value = owner.operands[0]
+    if ir.type_of(value).shape != ir.type_of(anchor.results[0]).shape:
+        raise Miss("attention's result changes shape other than by transposes and reshapes")
+    return value, chain
 
 
 class _Attention:
     """One kernel. Buffers in scratch: queries, kᵀ, scores, sums of p·v, maxima and sums of rows."""
 
     def __init__(
-        self, region: Region, anchor: Any, moves: list[Any], chip: Chip, name: str, vector: bool
+        self, region: Region, anchor: Any, ending: tuple[Any, list[Any]], chip: Chip, name: str, vector: bool
     ) -> None:
-        self.region, self.moves, self.attrs = region, moves, ir.attrs(anchor)
+        self.region, self.attrs = region, ir.attrs(anchor)
+        self.result, self.moves = ending
+        self.element: Any = None  # attention's element at the place that `_finish` is at
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
         types = [ir.type_of(v) for v in anchor.operands]
         self.batch, self.heads, self.queries, self.depth = types[0].shape
         self.groups, self.keys, self.features = types[1].shape[1], types[1].shape[2], types[2].shape[3]
+        self.emitter.define(anchor.results[0], lambda _: self.element)
         values = [self.emitter.accessor(v) for v in anchor.operands]
         self.q, self.key, self.v = values[:3]
         self.mask = values[3] if len(values) > 3 else None
@@ -281,8 +283,10 @@ class _Attention:
         s = b.let(self.first + r)
 
         def write(e: Any, _: Any) -> None:
-            value = b.load(self.sums, r * features + e) * share
-            self.emitter.store(0, self._place((*self.at, s, e)), value)
+            self.element = self.k.let(b.load(self.sums, r * features + e) * share)
+            index = (*self.at, s, e)
+            value = self.emitter.accessor(self.result)[index]
+            self.emitter.store(0, self._place(index), value)
 
         sweep(self.emitter, 0, features, self.lanes, 1, write)
 

@@ -68,6 +68,8 @@ def _tiling(piece: Any) -> _Tiling | None:
         return None
     inner = loops[-1]
     loads = [a for a in piece.report.accesses if not a.is_store]
+    if any(a.is_store and a.steps[inner] != 1 for a in piece.report.accesses):
+        return None  # squares are written along the innermost loop; a blocked result may lie otherwise
     strided = [n for n, a in enumerate(loads) if not _easy(a, inner)]
     for o in reversed(loops[:-1]):
         if strided and all(_turns(loads[n], o, inner) for n in strided) and _long(piece, o, inner):
