@@ -1,6 +1,6 @@
 """Run every operator case and write the table: `make conformance`.
 
-python -m tests.conformance [--target x86] [--jobs N] [--only WORD] [--fresh] [--report FILE]
+python -m tests.conformance [--target x86] [--jobs N] [--only WORD | --failed] [--fresh]
 
 Outcomes are kept as they come in build/conformance/TARGET.jsonl: an interrupted run goes on where
 it stopped. --fresh, or a change of any file under cuvilc/ or runtime/, starts over.
@@ -29,28 +29,33 @@ def main() -> int:
     parser.add_argument("--target", default="x86")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="cases whose name contains this; no report")
+    parser.add_argument("--failed", action="store_true", help="what failed last time; no report")
     parser.add_argument("--fresh", action="store_true", help="forget earlier outcomes")
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
 
     cases = {name: case.operator for name, case in all_cases().items()}
-    wanted = [name for name in cases if options.only in name]
     kept = ROOT / "build" / "conformance" / f"{options.target}.jsonl"
-    outcomes = {} if options.fresh or options.only else earlier(kept)
+    part = bool(options.only or options.failed)
+    wanted = [name for name in cases if options.only in name]
+    if options.failed:
+        last = read(kept)
+        wanted = [n for n in wanted if last.get(n, {}).get("kind") == "failed"]
+    outcomes = {} if options.fresh or part else earlier(kept)
     left = [name for name in wanted if name not in outcomes]
     print(f"{len(wanted)} cases, {len(wanted) - len(left)} of them done", flush=True)
 
-    for outcome in run(left, options.target, options.jobs, None if options.only else kept):
+    for outcome in run(left, options.target, options.jobs, None if part else kept):
         outcome["operator"] = cases[outcome["name"]]
         outcomes[outcome["name"]] = outcome
-        if options.only or outcome["kind"] == "failed":
+        if part or outcome["kind"] == "failed":
             clear = "\r\033[K" if sys.stdout.isatty() else ""
             print(f"{clear}{outcome['kind']:8} {outcome['name']}: {outcome['reason']}", flush=True)
 
     results = [{**outcomes[name], "operator": cases[name]} for name in wanted]
     counts = {k: sum(r["kind"] == k for r in results) for k in ("passed", "failed", "refused")}
     print(", ".join(f"{n} {kind}" for kind, n in counts.items()))
-    if not options.only:
+    if not part:
         options.report.write_text(report(results, options.target))
         print(f"wrote {options.report.relative_to(ROOT)}")
     return 0
@@ -92,7 +97,13 @@ def earlier(kept: Path) -> dict[str, dict[str, str]]:
     if not lines or lines[0] != first:
         kept.write_text(first + "\n")
         return {}
+    return read(kept)
+
+
+def read(kept: Path) -> dict[str, dict[str, str]]:
+    """The outcomes of the last run, by name."""
     found = {}
+    lines = kept.read_text().splitlines() if kept.exists() else []
     for line in lines[1:]:
         try:
             outcome = json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -53,5 +54,6 @@ def report(outcomes: Iterable[dict[str, str]], target: str) -> str:
 
 
 def _short(reason: str) -> str:
-    text = " ".join(reason.split()).replace("|", "\\|").replace("<", "&lt;")
+    text = re.sub(r"_[0-9a-f]{12}(__L\d+)?", "", reason)  # kernels' hashes
+    text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
