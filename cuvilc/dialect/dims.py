@@ -22,12 +22,13 @@ Monomial = tuple[Atom, ...]
 class Expr:
     """A non-constant integer expression over symbols. Build with operators and the functions below."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self._text = ""  # spelled once: the order of terms goes by it, so it is asked for often
 
     def __hash__(self) -> int:
         return self._hash
@@ -39,7 +40,9 @@ class Expr:
         return f"Expr({self})"
 
     def __str__(self) -> str:
-        return _print(self)
+        if not self._text:
+            self._text = _spell(self)
+        return self._text
 
     def __add__(self, other: Dim) -> Dim:
         return _sum((self, 1), (other, 1))
@@ -301,11 +304,17 @@ def _map_atoms(d: Dim, leaf: Callable[[Atom], Dim]) -> Dim:
 
 def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
     """`d` with symbols replaced; those not in `values` stay."""
+    done: dict[Atom, Dim] = {}  # sizes of strided layers nest, and share most of what is in them
 
     def leaf(atom: Atom) -> Dim:
-        if atom[0] == "symbol":
-            return values.get(atom[1], Expr((((atom,), 1),)))
-        return _FUNCTIONS[atom[0]](*(substitute(x, values) for x in atom[1:]))
+        found = done.get(atom)
+        if found is None:
+            if atom[0] == "symbol":
+                found = values.get(atom[1], Expr((((atom,), 1),)))
+            else:
+                found = _FUNCTIONS[atom[0]](*(_map_atoms(x, leaf) for x in atom[1:]))
+            done[atom] = found
+        return found
 
     return _map_atoms(d, leaf)
 
@@ -341,11 +350,42 @@ def bounds(d: Dim, ranges: Mapping[str, tuple[int, int | None]]) -> Range:
 
     Interval arithmetic, so it may be wider than the truth; ±inf where unbounded.
     """
-    if isinstance(d, int):
-        return d, d
+    return _Bounds(ranges).of(d) if ranges else _unbounded_bounds(d)
+
+
+@lru_cache(maxsize=65536)
+def _unbounded_bounds(d: Dim) -> Range:
+    return _Bounds({}).of(d)
+
+
+class _Bounds:
+    """Interval arithmetic under some ranges; shared parts are looked at once."""
+
+    def __init__(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
+        self.ranges = ranges
+        self.known: dict[Atom, Range] = {}
+
+    def of(self, d: Dim) -> Range:
+        if isinstance(d, int):
+            return d, d
+        return _sum_bounds(d, self.atom)
+
+    def atom(self, atom: Atom) -> Range:
+        found = self.known.get(atom)
+        if found is None:
+            if atom[0] == "symbol":
+                lo, hi = self.ranges.get(atom[1], (0, None))
+                found = (lo, inf if hi is None else hi)
+            else:
+                found = _atom_bounds(atom[0], [self.of(x) for x in atom[1:]])
+            self.known[atom] = found
+        return found
+
+
+def _sum_bounds(d: Expr, atom_bounds: Callable[[Atom], Range]) -> Range:
     lo = hi = 0.0
     for monomial, c in d.terms:
-        spans = [_atom_bounds(a, ranges) for a in monomial]
+        spans = [atom_bounds(a) for a in monomial]
         low = high = 1.0
         for a, b in spans:
             corners = [_times(x, y) for x in (low, high) for y in (a, b)]
@@ -359,12 +399,7 @@ def _times(x: float, y: float) -> float:
     return 0.0 if x == 0 or y == 0 else x * y
 
 
-def _atom_bounds(atom: Atom, ranges: Mapping[str, tuple[int, int | None]]) -> Range:
-    op = atom[0]
-    if op == "symbol":
-        lo, hi = ranges.get(atom[1], (0, None))
-        return lo, inf if hi is None else hi
-    spans = [bounds(x, ranges) for x in atom[1:]]
+def _atom_bounds(op: str, spans: list[Range]) -> Range:
     if op in ("eq", "lt"):
         return 0, 1
     if op == "select":
@@ -383,9 +418,7 @@ def _atom_bounds(atom: Atom, ranges: Mapping[str, tuple[int, int | None]]) -> Ra
     return (lo if lo == -inf else lo // 1), (hi if hi == inf else hi // 1)
 
 
-def _print(d: Dim) -> str:
-    if isinstance(d, int):
-        return str(d)
+def _spell(d: Expr) -> str:
     text = ""
     for monomial, c in d.terms:
         factors = [_print_atom(a) for a in monomial]
@@ -399,7 +432,7 @@ def _print(d: Dim) -> str:
 def _print_atom(atom: Atom) -> str:
     if atom[0] == "symbol":
         return str(atom[1])
-    return f"{atom[0]}({', '.join(_print(x) for x in atom[1:])})"
+    return f"{atom[0]}({', '.join(map(str, atom[1:]))})"
 
 
 @lru_cache(maxsize=4096)
