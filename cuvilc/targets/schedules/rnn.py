@@ -54,7 +54,8 @@ class _Layer:
         operands = [*emitter.operands(anchor), None, None]
         self.x, self.bias, self.seq_lens, self.h0 = (operands[n] for n in (0, 3, 4, 5))
         lstm = anchor.name == "ai.lstm"
-        self.c0, self.peephole = (operands[6], operands[7]) if lstm else (None, None)
+        self.c0: Any = operands[6] if lstm else None
+        self.peephole: Any = operands[7] if lstm else None
         t = ir.type_of(anchor.operands[0])
         self.dtype, self.width = compute_dtype(t.dtype), register_elements(chip, t.dtype)
         self.time, self.batch, self.inputs = self.x.shape
@@ -98,7 +99,7 @@ class _Layer:
         time = const(0) + self.time
         if self.seq_lens is None:
             return time
-        given = self.b.let(self.k.index(self.seq_lens[self.row]))
+        given: Any = self.b.let(self.k.index(self.seq_lens[self.row]))
         return self.b.let(tirx.Select(given < const(0), time, tirx.min(given, time)))
 
     def _time(self, t: Any) -> Any:
@@ -215,9 +216,11 @@ class _Layer:
         same = self.directions == 1 or (
             names[:each] == names[each:] and not self.attrs["alphas"] and not self.attrs["betas"]
         )
-        visit = lambda d: self._each(  # noqa: E731
-            self.hidden, lambda j: cell(self, self.functions[d * each : (d + 1) * each], j)
-        )
+
+        def visit(d: int) -> None:
+            functions = self.functions[d * each : (d + 1) * each]
+            self._each(self.hidden, lambda j: cell(self, functions, j))
+
         if same:
             visit(0)
             return

@@ -58,10 +58,11 @@ def _tile(
     def step(at: Any, lane: Any) -> None:
         vectors = [b.let(column(at)) for column in columns]
         for r in range(rows):
-            weight = b.let(matrix.load(first + r, at))
+            weight: Any = b.let(matrix.load(first + r, at))
             for c, vector in enumerate(vectors):
                 place = const((r * count + c) * width) + lane
-                b.store(sums, place, b.load(sums, place) + weight * vector)
+                product = weight * vector
+                b.store(sums, place, b.load(sums, place) + product)
 
     with b.loop(width, "vectorized") as lane:
         for n in range(rows * count):
@@ -96,7 +97,7 @@ def _total(b: KernelBuilder, sums: Any, start: int, width: int, dtype: str) -> A
         half = width // 2
         less = b.local(half, dtype)
         with b.loop(half, "vectorized") as lane:
-            a, z = b.load(sums, lane + start), b.load(sums, lane + (start + half))
-            b.store(less, lane, a + z)
+            low: Any = b.load(sums, lane + start)
+            b.store(less, lane, low + b.load(sums, lane + (start + half)))
         sums, start, width = less, 0, half
     return b.load(sums, start)

@@ -83,7 +83,7 @@ class _Scatter:
 
     def _index(self, place: Any, extent: Any) -> tuple[Any, Any]:
         """indices[place], counted from the start, and whether it is in range."""
-        i = self.b.let(tirx.Cast("int64", self.b.load(self.indices, place)))
+        i: Any = self.b.let(tirx.Cast("int64", self.b.load(self.indices, place)))
         i = self.b.let(tirx.Select(i < const(0), i + extent, i))
         return i, tirx.And(i >= const(0), i < const(0) + extent)
 
@@ -111,7 +111,8 @@ class _Scatter:
         """All updates of scatter_nd."""
         b = self.b
         x, indices = self.types[0], self.types[1]
-        depth = int(indices.shape[-1])
+        depth = indices.shape[-1]
+        assert isinstance(depth, int)  # the shape rule asks for it
         inner = b.scalar(product(x.shape[depth:]))
         with b.loop(b.scalar(product(indices.shape[:-1]))) as row:
             flat: Any = const(0)

@@ -51,7 +51,7 @@ class _TopK:
         self.extent = const(0) + emitter.builder.scalar(
             ir.type_of(anchor.operands[0]).shape[attrs["axis"]]
         )
-        self.count = const(0) + self.b.scalar(attrs["k"])
+        self.count: Any = const(0) + self.b.scalar(attrs["k"])
         room = attrs["k"] + 1  # room for one even if k = 0
         self.keys, self.indices = self.b.scratch(room, self.dtype), self.b.scratch(room, "int64")
 
@@ -63,7 +63,7 @@ class _TopK:
             return b.let(value if self.largest else ~value)
         limits = np.iinfo(dtype)
         # a negative float's magnitude bits run the other way; adding 0.0 makes -0 a 0
-        bits = b.let(tirx.reinterpret(dtype, value + k.const(0.0, str(value.ty.dtype))))
+        bits: Any = b.let(tirx.reinterpret(dtype, value + k.const(0.0, str(value.ty.dtype))))
         ordered = tirx.Select(bits < const(0, dtype), bits ^ const(int(limits.max), dtype), bits)
         ordered = tirx.Select(k.isnan(value), const(int(limits.max), dtype), ordered)
         return b.let(ordered if self.largest else ~ordered)
@@ -73,7 +73,7 @@ class _TopK:
         b = self.b
         with b.when(self.count > self.extent):
             b.fault(FAULTS["index"])
-        size = b.let(tirx.min(self.count, self.extent))
+        size: Any = b.let(tirx.min(self.count, self.extent))
         with b.loop(size) as i:
             b.store(self.keys, i, self.key(self.x[at(i)]))
             b.store(self.indices, i, i)

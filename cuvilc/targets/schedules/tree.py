@@ -101,7 +101,7 @@ class _Ensemble:
         """The leaves that a row (offset in x) reaches; for trees past the last, that one again."""
         b = self.b
         nodes, modes = b.local(_TREES, "int64"), b.local(_TREES, "int64")
-        busy = b.variable(const(0))
+        busy: Any = b.variable(const(0))
         for j in range(_TREES):
             node = self._at("roots", b.let(tirx.min(first_tree + j, self.trees - 1)))
             b.store(nodes, j, node)
@@ -124,7 +124,8 @@ class _Ensemble:
         node, mode = opaque(b, b.load(nodes, j)), b.let(b.load(modes, j))
         inner = b.let(_mask(mode))
         feature = self._at("feature", node) & inner
-        value, threshold = b.let(self._at("x", row + feature)), b.let(self._at("threshold", node))
+        value: Any = b.let(self._at("x", row + feature))
+        threshold: Any = b.let(self._at("threshold", node))
         less, equal, greater = (
             tirx.Cast("int64", c)
             for c in (value < threshold, tirx.EQ(value, threshold), value > threshold)
