@@ -105,7 +105,7 @@ class Math:
         return p * _power(half) * _power(n - half)
 
     def exp_below(self, x: Any) -> Any:
-        """eˣ for x ≤ 0 in float32, results under 2⁻¹²⁶ become 0: what softmax needs, in 13 steps."""
+        """eˣ for x ≤ 0 in float32, results under 2⁻¹²⁶ become 0: all that softmax needs."""
         x = self.let(self._clamp(x, -88.0, None))
         # 127 more in the magic number, so that a shift alone makes the power of two
         magic = _f(_MAGIC + 127)
@@ -186,7 +186,9 @@ class Math:
         d = self.let(u - self._c(1, x))
         exact = tirx.Or(tirx.EQ(d, self._c(0, x)), tirx.EQ(u, self._c(math.inf, x)))
         ratio = x / tirx.Select(exact, self._c(1, x), d)
-        return tirx.Select(tirx.EQ(d, self._c(0, x)), x, self.log(u) * tirx.Select(exact, self._c(1, x), ratio))
+        return tirx.Select(
+            tirx.EQ(d, self._c(0, x)), x, self.log(u) * tirx.Select(exact, self._c(1, x), ratio)
+        )
 
     def asinh(self, x: Any) -> Any:
         """float32 within 4 ulp."""
@@ -249,7 +251,9 @@ class Math:
         a = self.let(self.abs(x))
         grows, up = a > one, y > zero
         edge = tirx.Select(tirx.Select(grows, up, tirx.Not(up)), infinite, zero)
-        ends = tirx.Or(tirx.Or(tirx.EQ(a, zero), tirx.EQ(a, infinite)), tirx.EQ(self.abs(y), infinite))
+        ends = tirx.Or(
+            tirx.Or(tirx.EQ(a, zero), tirx.EQ(a, infinite)), tirx.EQ(self.abs(y), infinite)
+        )
         value = self.let(tirx.Select(ends, edge, value))
         value = tirx.Select(tirx.And(tirx.EQ(self.abs(y), infinite), tirx.EQ(a, one)), one, value)
         whole = tirx.EQ(tirx.floor(y), y)
@@ -257,7 +261,9 @@ class Math:
         odd = tirx.And(whole, tirx.floor(half) < half)
         negative = _bits(x) < _i(0)
         finite = tirx.And(a < infinite, a > zero)
-        root = tirx.And(tirx.And(negative, finite), tirx.And(tirx.Not(whole), self.abs(y) < infinite))
+        root = tirx.And(
+            tirx.And(negative, finite), tirx.And(tirx.Not(whole), self.abs(y) < infinite)
+        )
         value = self.let(value)
         value = tirx.Select(tirx.And(negative, odd), -value, tirx.Select(root, _f(_NAN), value))
         value = self.let(tirx.Select(tirx.Or(self.isnan(x), self.isnan(y)), x + y, value))

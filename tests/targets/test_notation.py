@@ -46,7 +46,23 @@ FUNCTIONS = (
     ("round_even", np.rint, -1e9, 1e9, 0.0),
     ("abs", np.abs, -3e38, 3e38, 0.0),
 )  # fmt: skip
-EDGES = [0.0, -0.0, 1e-45, -1e-45, 1e-38, 1.0, -1.0, 0.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 88.7, -88.7]
+EDGES = [
+    0.0,
+    -0.0,
+    1e-45,
+    -1e-45,
+    1e-38,
+    1.0,
+    -1.0,
+    0.5,
+    2.5,
+    -2.5,
+    np.inf,
+    -np.inf,
+    np.nan,
+    88.7,
+    -88.7,
+]
 
 
 def compile_function(folder: Path, chip: Any, arity: int, dtype: str, function: Any) -> Any:
@@ -63,7 +79,10 @@ def compile_function(folder: Path, chip: Any, arity: int, dtype: str, function: 
     kernel.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
 
     def call(*arrays: np.ndarray) -> np.ndarray:
-        padded = [np.ascontiguousarray(np.resize(a, (len(a) + LANES - 1) // LANES * LANES)) for a in arrays]
+        padded = [
+            np.ascontiguousarray(np.resize(a, (len(a) + LANES - 1) // LANES * LANES))
+            for a in arrays
+        ]
         y = np.empty_like(padded[0])
         pointers = (ctypes.c_void_p * (arity + 1))(*(a.ctypes.data for a in (*padded, y)))
         assert kernel(pointers, None, 0, len(y) // LANES, None) == 0
@@ -93,7 +112,11 @@ def ulps(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chip", [V4, V3], ids=lambda c: c.name)
-@pytest.mark.parametrize(("name", "reference", "low", "high", "limit"), FUNCTIONS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "reference", "low", "high", "limit"),
+    FUNCTIONS,
+    ids=lambda v: v if isinstance(v, str) else "",
+)
 def test_float32(name, reference, low, high, limit, chip, tmp_path):
     x = samples(low, high)
     if name == "exp_below":
@@ -121,13 +144,18 @@ def test_pow(chip, tmp_path):
     x = np.concatenate([np.exp(rng.uniform(-80, 80, 50_000)), rng.uniform(-9, 9, 50_000)])
     y = np.concatenate([rng.uniform(-3, 3, 50_000), np.rint(rng.uniform(-30, 30, 50_000))])
     grid = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan])
-    x, y = np.concatenate([x, np.repeat(grid, len(grid))]), np.concatenate([y, np.tile(grid, len(grid))])
+    x, y = (
+        np.concatenate([x, np.repeat(grid, len(grid))]),
+        np.concatenate([y, np.tile(grid, len(grid))]),
+    )
     x, y = x.astype(np.float32), y.astype(np.float32)
     got = compile_function(tmp_path, chip, 2, "float32", lambda k, a, b: k.pow(a, b))(x, y)
     with np.errstate(all="ignore"):
         error = ulps(got, np.power(x.astype(np.float64), y.astype(np.float64)))
     worst = int(np.argmax(error))
-    assert error[worst] <= 1.0, f"{error[worst]} ulp at {x[worst]!r} ** {y[worst]!r}: {got[worst]!r}"
+    assert error[worst] <= 1.0, (
+        f"{error[worst]} ulp at {x[worst]!r} ** {y[worst]!r}: {got[worst]!r}"
+    )
 
 
 def test_comparisons_with_nan(tmp_path):
@@ -142,5 +170,7 @@ def test_comparisons_with_nan(tmp_path):
     for name, (function, wanted) in facts.items():
         folder = tmp_path / name  # the loader knows a library by its path
         folder.mkdir()
-        got = compile_function(folder, V4, 1, "float32", lambda k, v: k.cast(function(k, v), "float32"))(x)
+        got = compile_function(
+            folder, V4, 1, "float32", lambda k, v, f=function: k.cast(f(k, v), "float32")
+        )(x)
         np.testing.assert_array_equal(got, wanted, err_msg=name)

@@ -16,7 +16,9 @@ FOLDS = ("ai.reduce_sum", "ai.reduce_max", "ai.reduce_mean", "ai.reduce_prod", "
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else "")
+@pytest.mark.parametrize(
+    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
+)
 def test_samples(name, number, case, chip):
     program = build(name, operand_types(case), case.attrs)
     feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
@@ -26,8 +28,13 @@ def test_samples(name, number, case, chip):
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 def test_axes(axes, chip):
-    for shape, sizes in (("3,17,33", [{}]), ("3,n,m", [{"n": n, "m": m} for n, m in ((1, 1), (5, 64), (0, 3), (9, 129))])):
-        program = program_of([_t(shape)], lambda x: ir.build("ai.reduce_sum", x, axes=axes, keepdims=False))
+    for shape, sizes in (
+        ("3,17,33", [{}]),
+        ("3,n,m", [{"n": n, "m": m} for n, m in ((1, 1), (5, 64), (0, 3), (9, 129))]),
+    ):
+        program = program_of(
+            [_t(shape)], lambda x: ir.build("ai.reduce_sum", x, axes=axes, keepdims=False)
+        )
         check(program, chip, reduction.schedule, sizes)
 
 
@@ -47,7 +54,9 @@ def test_fused(name):
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 def test_blocked_mean(channels, keepdims, chip):
     t = _t(f"2,{channels},5,7", layout="NCHW16c")
-    program = program_of([t], lambda x: ir.build("ai.reduce_mean", x, axes=(2, 3), keepdims=keepdims))
+    program = program_of(
+        [t], lambda x: ir.build("ai.reduce_mean", x, axes=(2, 3), keepdims=keepdims)
+    )
     check(program, chip, reduction.schedule)
 
 
@@ -59,7 +68,10 @@ def test_arg(axis, select_last, chip):
     x = rng.integers(0, 5, (37, 67)).astype(np.float32)
     x[3, 5], x[3, 9], x[8, :] = np.nan, np.nan, -np.inf
     for name in ("ai.arg_max", "ai.arg_min"):
-        body = lambda v, name=name: ir.build(name, v, axis=axis, keepdims=False, select_last=select_last)  # noqa: E731
+
+        def body(v, name=name):
+            return ir.build(name, v, axis=axis, keepdims=False, select_last=select_last)
+
         compare(program_of([_t("n,m")], body), {"x0": x}, chip, reduction.schedule)
 
 

@@ -1,4 +1,6 @@
-"""Softmax and normalisations on every sample, odd row lengths, prologues that are results, special values."""
+"""Softmax and normalisations on every sample, odd row lengths, prologues that are results, special
+values.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LENGTHS = (1, 15, 16, 17, 31, 33, 64, 127, 129, 200)
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else "")
+@pytest.mark.parametrize(
+    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
+)
 def test_samples(name, number, case, chip):
     program = build(name, operand_types(case), case.attrs)
     feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
@@ -59,7 +63,9 @@ def test_scaled_masked_softmax(chip):
 
 def test_epilogue():
     def body(x, scale, y):
-        return ir.build("ai.elemwise_mul", ir.build("ai.silu", ir.build("ai.rms_norm", x, scale, axis=1)), y)
+        return ir.build(
+            "ai.elemwise_mul", ir.build("ai.silu", ir.build("ai.rms_norm", x, scale, axis=1)), y
+        )
 
     check(program_of([_t("n,77"), _t("77"), _t("n,77")], body), V3, rows.schedule, [{"n": 13}])
 
@@ -70,14 +76,23 @@ def test_group_and_instance(shape, chip):
     channels = shape.split(",")[1]
     types = [_t(shape), _t(channels), _t(channels)]
     sizes = [{"n": n, "m": 40} for n in (2, 6)] if "n" in shape else [{}]
-    check(program_of(types, lambda *a: ir.build("ai.instance_norm", *a)), chip, rows.schedule, sizes)
-    check(program_of(types, lambda *a: ir.build("ai.group_norm", *a, groups=2)), chip, rows.schedule, sizes)
+    check(
+        program_of(types, lambda *a: ir.build("ai.instance_norm", *a)), chip, rows.schedule, sizes
+    )
+    check(
+        program_of(types, lambda *a: ir.build("ai.group_norm", *a, groups=2)),
+        chip,
+        rows.schedule,
+        sizes,
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 def test_softmax_across(axis, chip):
-    program = program_of([_t("n,7,m")], lambda x: ir.build("ai.softmax", ir.build("ai.relu", x), axis=axis))
+    program = program_of(
+        [_t("n,7,m")], lambda x: ir.build("ai.softmax", ir.build("ai.relu", x), axis=axis)
+    )
     check(program, chip, rows.schedule, [{"n": 3, "m": m} for m in (1, 16, 35)])
 
 

@@ -13,7 +13,10 @@ def outer_product(
     left: Callable[[int, Any], Any], right: Callable[[Any, Any], Any],
     before: Callable[[int, Any], Any] | None, store: Callable[[int, Any, Any], None],
 ) -> None:  # fmt: skip
-    """store(r, c, before(r, c) + Σ left(r, i) · right(i, c)) for r < rows, c < vectors · lanes, i < depth."""
+    """store(r, c, before(r, c) + Σ left(r, i) · right(i, c)).
+
+    r < rows, c < vectors · lanes, i < depth.
+    """
     sums, line = b.local(rows * vectors * lanes, dtype), b.local(vectors * lanes, dtype)
     kind = "vectorized" if lanes > 1 else "serial"
 

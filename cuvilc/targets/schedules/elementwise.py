@@ -1,19 +1,23 @@
 """Regions whose every result element follows from the operands' elements, in one pass over memory.
 
-The loops are the digits that elementwise_access finds: as few as the accesses allow, the innermost vectorised.
-Where conditions (of concat, pad, slices) depend on a digit, its range is cut at their limits: for an outer digit
-into pieces with tasks of their own, for the innermost into consecutive loops. A task is about 16 KiB of output.
-A result whose innermost axis is strided in an operand goes through tiles (transpose.py).
+The loops are the digits that elementwise_access finds: as few as the accesses allow, the innermost
+vectorised. Where conditions (of concat, pad, slices) depend on a digit, its range is cut at their
+limits: for an outer digit into pieces with tasks of their own, for the innermost into consecutive
+loops. A task is about 16 KiB of output. A result whose innermost axis is strided in an operand goes
+through tiles (transpose.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+from tvm import tirx
+
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
+from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules import transpose
@@ -27,7 +31,7 @@ from cuvilc.targets.schedules.elementwise_access import (
     store_all,
 )
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
-from cuvilc.targets.tir import CannotVectorize, const, tirx
+from cuvilc.targets.tir import CannotVectorize, const
 
 TASK_ELEMENTS = 4096
 _MOST_PIECES = 8
@@ -100,7 +104,7 @@ def _pieces(region: Region, define: Define | None) -> list[Piece]:
 
 
 def start_digits(region: Region) -> list[Digit]:
-    """One digit an axis of the result; a blocked channel axis as block and lane, with the padding lanes."""
+    """One digit an axis of the result; blocked channels as block and lane, padding too."""
     t = ir.type_of(region.results[0])
     digits = [Digit(axis, d) for axis, d in enumerate(t.shape)]
     if not t.layout:
@@ -118,7 +122,7 @@ def _last(digits: Sequence[Digit]) -> int:
 
 
 def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
-    """(start, extent) of the parts of the digit's range between the limits; the whole if order is unknown."""
+    """(start, extent) of the digit's parts between the limits; the whole if order is unknown."""
     whole = [(digit.start, digit.extent)]
     if isinstance(digit.extent, int) and all(isinstance(v, int) for v in limits):
         inside = sorted({v for v in limits if 0 < v < digit.extent})
@@ -126,7 +130,7 @@ def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
         inside = [v for v in dict.fromkeys(limits) if v not in (0, digit.extent)]
         inside = _ascending(inside)
     edges = [0, *inside, digit.extent]
-    parts = [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [(a, b - a) for a, b in pairwise(edges)]
     return parts if digit.start == 0 else whole
 
 
@@ -135,7 +139,7 @@ def _ascending(limits: list[Dim]) -> list[Dim]:
     if not limits:
         return []
     ordered = sorted(limits, key=lambda d: len(d.terms) if not isinstance(d, int) else 0)
-    for a, b in zip([0, *ordered], ordered, strict=False):
+    for a, b in pairwise([0, *ordered]):
         step = b - a
         terms = [step] if isinstance(step, int) else [c for _, c in step.terms]
         if any(c < 0 for c in terms):
@@ -168,7 +172,7 @@ def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Di
 
 
 def _rows_a_task(piece: Piece) -> tuple[Dim, Dim, int]:
-    """(rows, rows of a task, elements of a chunk of a row): one of the latter two is trivial (1, or 0)."""
+    """(rows, rows of a task, elements of a chunk): one of the latter is trivial (1, or 0)."""
     loops = piece.loops
     if not loops:
         return 1, 1, 0
@@ -202,7 +206,11 @@ def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool
     extent = b.scalar(piece.digits[piece.loops[-1]].extent)
     if chunk:
         chunks = b.scalar(ceildiv(piece.digits[piece.loops[-1]].extent, chunk))
-        row, part = (0, t) if isinstance(rows, int) and rows == 1 else (emitter.k.floordiv(t, chunks), emitter.k.mod(t, chunks))
+        row, part = (
+            (0, t)
+            if isinstance(rows, int) and rows == 1
+            else (emitter.k.floordiv(t, chunks), emitter.k.mod(t, chunks))
+        )
         start = b.let(part * chunk)
         length = b.let(tirx.min(const(0) + extent - start, const(chunk)))
         if isinstance(extent, int) and extent % chunk == 0:
@@ -240,7 +248,9 @@ def _emit_row(
         sweep(emitter, first, extent, width, unroll, element)
 
 
-def outer_values(emitter: Emitter, digits: list[Digit], loops: Sequence[int], row: Any) -> dict[int, Any]:
+def outer_values(
+    emitter: Emitter, digits: list[Digit], loops: Sequence[int], row: Any
+) -> dict[int, Any]:
     """Values of the outer loops' digits from their row-major number."""
     b, k = emitter.builder, emitter.k
     values: dict[int, Any] = {}
@@ -255,4 +265,7 @@ def outer_values(emitter: Emitter, digits: list[Digit], loops: Sequence[int], ro
 
 
 def _store(emitter: Emitter, piece: Piece, values: dict[int, Any]) -> None:
-    store_all(emitter, logical_index(emitter, piece.digits, [values.get(n, 0) for n in range(len(piece.digits))]))
+    store_all(
+        emitter,
+        logical_index(emitter, piece.digits, [values.get(n, 0) for n in range(len(piece.digits))]),
+    )

@@ -1,9 +1,10 @@
 """How a region reads and writes memory: a dry run of its values at symbolic indices.
 
-The iteration space of a result is a list of digits: axis j's index is Σ digit · factor. The dry run finds, for
-every access, the distance in memory between neighbours along each digit; adjacent digits that look like one to
-every access are then merged, an axis that is read through `//` and `%` is split, and a digit that conditions
-compare with a limit gets segments in which those conditions are constant.
+The iteration space of a result is a list of digits: axis j's index is Σ digit · factor. The dry run
+finds, for every access, the distance in memory between neighbours along each digit; adjacent digits
+that look like one to every access are then merged, an axis that is read through `//` and `%` is
+split, and a digit that conditions compare with a limit gets segments in which those conditions are
+constant.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, var
 class Digit:
     """One loop: (start + i) · factor of the index of `axis`, for i in [0, extent).
 
-    A digit that was merged away has extent 1, and its old one as `span`: what holds for i in [0, span) holds.
+    A digit that was merged away has extent 1, and its old one as `span`: only what holds for all i
+    in [0, span) may be relied on.
     """
 
     axis: int
@@ -39,7 +41,7 @@ class Digit:
 
 @dataclass
 class Access:
-    """One load or store of a launch buffer: element distance along each digit, None if irregular."""
+    """A load or store of a launch buffer: distance along each digit, None if irregular."""
 
     buffer: str
     dtype: str
@@ -77,14 +79,16 @@ class _Unknown:
 
 
 class _Probe(KernelBuilder):
-    """Builds nothing: loads and named values become opaque variables that know what they depend on."""
+    """Builds nothing: loads and named values become variables that know their origin."""
 
     def __init__(self) -> None:
         super().__init__("probe")
         self.digits: list[PrimExpr] = []
         self.report = Report()
         self._number: dict[str, int] = {}
-        self._origin: dict[str, tuple[set[int], set[int]]] = {}  # opaque -> (through addresses, as values)
+        self._origin: dict[
+            str, tuple[set[int], set[int]]
+        ] = {}  # opaque -> (through addresses, as values)
         self._vars = -1
 
     def start(self, digits: Sequence[Digit]) -> list[PrimExpr]:
@@ -140,9 +144,9 @@ class _Probe(KernelBuilder):
         self.report.accesses.append(Access(buffer.name, str(buffer.dtype), steps, is_store))
 
     def _find_splits(self, e: Any, digit: int) -> None:
-        if isinstance(e, (tirx.FloorDiv, tirx.FloorMod)) and isinstance(e.b, tirx.IntImm):
-            if e.a.same_as(self.digits[digit]):
-                self.report.splits.setdefault(digit, int(e.b.value))
+        divides = isinstance(e, (tirx.FloorDiv, tirx.FloorMod)) and isinstance(e.b, tirx.IntImm)
+        if divides and e.a.same_as(self.digits[digit]):
+            self.report.splits.setdefault(digit, int(e.b.value))
         for side in ("a", "b"):
             if hasattr(e, side):
                 self._find_splits(getattr(e, side), digit)
@@ -240,7 +244,9 @@ def store_all(emitter: Emitter, index: tuple[Any, ...]) -> None:
         emitter.store(number, index, emitter.accessor(value)[index])
 
 
-def logical_index(emitter: Emitter, digits: Sequence[Digit], values: Sequence[Any]) -> tuple[Any, ...]:
+def logical_index(
+    emitter: Emitter, digits: Sequence[Digit], values: Sequence[Any]
+) -> tuple[Any, ...]:
     """Index per axis of the result from the digits' loop variables."""
     shape = ir.type_of(emitter.region.results[0]).shape
     b = emitter.builder
@@ -263,7 +269,7 @@ def _is_zero(value: Any) -> bool:
 def split(
     region: Region, digits: list[Digit], define: Define | None = None
 ) -> tuple[list[Digit], Report]:
-    """Split digits until every division of an index has a digit of its own, where extents divide."""
+    """Split digits until every division has a digit of its own, where extents divide."""
     for _ in range(4):
         report = probe(region, digits, define)
         change = {}
@@ -288,16 +294,19 @@ def split(
 def merged(
     region: Region, digits: list[Digit], define: Define | None = None, barrier: int = 0
 ) -> tuple[list[Digit], Report]:
-    """The digits with as many neighbours merged as every access allows, and how those look.
+    """The digits with neighbours merged where every access allows, and how those look.
 
     barrier: digits before this number do not merge with those from it on.
     """
     report = probe(region, digits, define)
     closed: set[int] = set()
     while True:
-        made = [*_merge(digits[:barrier], 0, report, closed), *_merge(digits[barrier:], barrier, report, closed)]
+        made = [
+            *_merge(digits[:barrier], 0, report, closed),
+            *_merge(digits[barrier:], barrier, report, closed),
+        ]
         seen = probe(region, made, define) if made != digits else report
-        # A division by the extent, simplified away before, comes back where a digit outgrows its axis.
+        # A division by the extent, simplified away before, is back where a digit grew.
         grown = {
             n for old, new in zip(report.accesses, seen.accesses, strict=True)
             for n, step in enumerate(new.steps)

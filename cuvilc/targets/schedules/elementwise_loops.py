@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region
-from cuvilc.targets.tir import const, tirx
+from cuvilc.targets.tir import const
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the unrolled body an element lies: number of the vector, and lane (0 where it is no vector)."""
+    """Where in the unrolled body an element lies: number of the vector, and lane."""
 
     unrolled: Any = 0
     lane: Any = 0
@@ -24,16 +26,18 @@ Element = Callable[[Any, Place], None]
 
 
 def vector_width(region: Region, chip: Chip) -> int:
-    """Elements of a vector: as many as fill a register with the narrowest buffer, at most 4 registers' worth."""
+    """Elements of a vector: they fill a register of the narrowest buffer, 4 of the widest."""
     sizes = [item_bytes(t.dtype) for t in region.types()]
     widest, narrowest = max(sizes, default=4), min(sizes, default=4)
-    return max(1, min(chip.lanes * 4 // narrowest, chip.lanes * 16 // max(widest, 4), 4 * chip.lanes))
+    return max(
+        1, min(chip.lanes * 4 // narrowest, chip.lanes * 16 // max(widest, 4), 4 * chip.lanes)
+    )
 
 
 def sweep(
     emitter: Emitter, start: Any, extent: Any, width: int, unroll: int, element: Element
 ) -> None:
-    """element(i, place) for i from start, `extent` of them: unrolled vectors, vectors, then the rest."""
+    """element(i, place) for `extent` i's from start: unrolled vectors, vectors, the rest."""
     b = emitter.builder
     if width == 1:
         with b.loop(extent) as i:
@@ -44,7 +48,9 @@ def sweep(
         _symbolic_sweep(b, start, extent, width, unroll, element)
 
 
-def _symbolic_sweep(b: Any, start: Any, extent: Any, width: int, unroll: int, element: Element) -> None:
+def _symbolic_sweep(
+    b: Any, start: Any, extent: Any, width: int, unroll: int, element: Element
+) -> None:
     done: Any = 0
     if unroll > 1:
         count = b.let(tirx.floordiv(extent, const(width * unroll)))
@@ -57,7 +63,9 @@ def _symbolic_sweep(b: Any, start: Any, extent: Any, width: int, unroll: int, el
         element(_plus(_plus(start, done), i), Place())
 
 
-def _static_sweep(b: Any, start: Any, extent: int, width: int, unroll: int, element: Element) -> None:
+def _static_sweep(
+    b: Any, start: Any, extent: int, width: int, unroll: int, element: Element
+) -> None:
     while width * unroll > extent and unroll > 1:
         unroll //= 2
     done = extent // (width * unroll) * (width * unroll)
@@ -96,5 +104,3 @@ def _plus(start: Any, i: Any) -> Any:
     if isinstance(start, int) and start == 0:
         return i
     return start if isinstance(i, int) and i == 0 else start + i
-
-

@@ -1,7 +1,9 @@
-"""The schedule that is always right: elementwise loops in which every reduction is a loop of its own.
+"""The schedule that is always right: elementwise loops in which every reduction is a loop of its
+own.
 
-Takes any region whose results follow from `element` facets and `term` facets. The loop over the innermost axis
-of the results is vectorised where no condition depends on it: then each lane reduces for itself.
+Takes any region whose results follow from `element` facets and `term` facets. The loop over the
+innermost axis of the results is vectorised where no condition depends on it: then each lane reduces
+for itself.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _define(emitter: Emitter, operation: Any, declared: Any) -> None:
 
 
 def _terms(region: Region, operation: Any) -> Dim:
-    """About how many terms an element of the operation's result has: what its operands hold more than it."""
+    """About how many terms an element of the operation's result has."""
     declared = ir.definition(operation)
     if declared is None or not declared.facet("term"):
         return 1

@@ -1,8 +1,9 @@
 """Folds along axes, and the search for extremes.
 
-The result's elements are looped over as elementwise ones are; what an element of the anchor's result is, is a
-loop of its own. Where the reduced axes end contiguous, that loop has vector accumulators ("along"); where the
-kept ones do, the loop over elements is vectorised and each lane folds for itself ("across").
+The result's elements are looped over as elementwise ones are; what an element of the anchor's
+result is, is a loop of its own. Where the reduced axes end contiguous, that loop has vector
+accumulators ("along"); where the kept ones do, the loop over elements is vectorised and each lane
+folds for itself ("across").
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, product
@@ -19,7 +22,7 @@ from cuvilc.targets.schedules.elementwise import outer_values, schedule_with
 from cuvilc.targets.schedules.elementwise_access import Digit, logical_index, probe, store_all
 from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold, combine, identity
-from cuvilc.targets.tir import CannotVectorize, const, tirx
+from cuvilc.targets.tir import CannotVectorize, const
 
 ANCHORS = (
     "ai.reduce_sum", "ai.reduce_prod", "ai.reduce_max", "ai.reduce_min", "ai.reduce_mean",
@@ -111,7 +114,9 @@ class _Plan:
             total = emitter.k.cast(total, "bool")
         if facet is None:
             return total
-        return facet(emitter.k, index, total, *emitter.operands(self.anchor), **emitter.attrs(self.anchor))
+        return facet(
+            emitter.k, index, total, *emitter.operands(self.anchor), **emitter.attrs(self.anchor)
+        )
 
     def how(self) -> str:
         if self.anchor.name.startswith("ai.arg_"):
@@ -147,7 +152,11 @@ class _Plan:
                     total.set(combine(k, how, total.get(), value))
 
             nest(0)
-            return k.let(place.get() if place is not None else self.finish(emitter, index, k.let(total.get())))
+            return k.let(
+                place.get()
+                if place is not None
+                else self.finish(emitter, index, k.let(total.get()))
+            )
 
         emitter.define(self.anchor.results[0], load)
 
@@ -198,7 +207,10 @@ def _loop_rows(emitter: Emitter, rows: Dim, together: int) -> None:
         with b.loop(b.let(tirx.min(const(0) + count - first, const(together)))) as r:
             loops = [n for n, d in enumerate(digits) if d.extent != 1]
             values = outer_values(emitter, digits, loops, b.let(first + r))
-            store_all(emitter, logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))]))
+            store_all(
+                emitter,
+                logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))]),
+            )
 
 
 def _row_value(emitter: Emitter, plan: _Plan, width: int) -> Term:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from cuvilc.targets.schedules.elementwise_loops import Place
-from cuvilc.targets.tir import const, tirx
+from cuvilc.targets.tir import const
 
 _INFINITE = {"max": float("-inf"), "min": float("inf")}
 
@@ -15,7 +16,9 @@ _INFINITE = {"max": float("-inf"), "min": float("inf")}
 def identity(dtype: str, how: str) -> Any:
     """What a fold starts from. bool is int8 here."""
     if how in ("sum", "prod"):
-        return const(float(how == "prod") if dtype.startswith("float") else int(how == "prod"), dtype)
+        return const(
+            float(how == "prod") if dtype.startswith("float") else int(how == "prod"), dtype
+        )
     if dtype.startswith("float"):
         return const(_INFINITE[how], dtype)
     limits = np.iinfo(dtype)
@@ -37,13 +40,17 @@ def combine(k: Any, how: str, a: Any, b: Any, exact: bool = True) -> Any:
 class Fold:
     """Σ, Π, max or min of values that come in vectors of `width`, `unroll` of them side by side."""
 
-    def __init__(self, k: Any, how: str, dtype: str, width: int, unroll: int, exact: bool = True) -> None:
+    def __init__(
+        self, k: Any, how: str, dtype: str, width: int, unroll: int, exact: bool = True
+    ) -> None:
         self.k, self.b = k, k.builder
         self.how, self.dtype, self.exact = how, dtype, exact
         self.width, self.unroll = width, unroll
         self.cells = self.b.local(width * unroll, dtype)
         for u in range(unroll):
-            self._each(width, lambda lane, u=u: (self.cells, u * width + lane, identity(dtype, how)))
+            self._each(
+                width, lambda lane, u=u: (self.cells, u * width + lane, identity(dtype, how))
+            )
 
     def _each(self, width: int, store: Any) -> None:
         if width == 1:
@@ -67,7 +74,13 @@ class Fold:
             less = self.b.local(half, self.dtype)
             for start in range(0, half, width):
 
-                def store(lane: Any, start: int = start, cells: Any = cells, half: int = half, less: Any = less) -> Any:
+                def store(
+                    lane: Any,
+                    start: int = start,
+                    cells: Any = cells,
+                    half: int = half,
+                    less: Any = less,
+                ) -> Any:
                     a = self.b.load(cells, lane + start)
                     b = self.b.load(cells, lane + start + half)
                     return less, lane + start, combine(self.k, self.how, a, b, self.exact)

@@ -1,14 +1,17 @@
 """Softmax and the normalisations: each row passes through the first cache level two or three times.
 
-Takes one anchor with any injective prologue (whose value may itself be a result) and an elementwise epilogue.
-The prologue is computed once, into a row of scratch. Normalised axes last: vectors along the row, accumulators
-in registers. Softmax along another axis: vectors across rows (rows_across.py).
+Takes one anchor with any injective prologue (whose value may itself be a result) and an elementwise
+epilogue. The prologue is computed once, into a row of scratch. Normalised axes last: vectors along
+the row, accumulators in registers. Softmax along another axis: vectors across rows
+(rows_across.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
@@ -19,10 +22,11 @@ from cuvilc.targets.schedules.elementwise import outer_values
 from cuvilc.targets.schedules.elementwise_access import Digit, Report, logical_index, merged, split
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
-from cuvilc.targets.tir import CannotVectorize, const, tirx
+from cuvilc.targets.tir import CannotVectorize, const
 
 ANCHORS = (
-    "ai.softmax", "ai.log_softmax", "ai.layer_norm", "ai.rms_norm", "ai.instance_norm", "ai.group_norm",
+    "ai.softmax", "ai.log_softmax", "ai.layer_norm", "ai.rms_norm",
+    "ai.instance_norm", "ai.group_norm",
 )  # fmt: skip
 Load = Callable[[tuple[Any, ...]], Any]
 _TASK_ELEMENTS = 8192
@@ -32,10 +36,9 @@ _UNROLL = 4
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """Takes regions with exactly one anchor."""
     anchor = find_anchor(region)
-    axis = ir.attrs(anchor).get("axis")
-    shape = ir.type_of(anchor.operands[0]).shape
-    if anchor.name in ("ai.softmax", "ai.log_softmax") and axis != len(shape) - 1:
-        if any(d != 1 for d in shape[axis + 1 :]):
+    if anchor.name in ("ai.softmax", "ai.log_softmax"):
+        behind = ir.type_of(anchor.operands[0]).shape[ir.attrs(anchor)["axis"] + 1 :]
+        if any(d != 1 for d in behind):
             return rows_across.schedule(region, anchor, chip, name)
     for width in (chip.lanes, 1):
         try:
@@ -70,7 +73,9 @@ def find_anchor(region: Region) -> Any:
 
 def _whole(digit: Digit, share: Dim) -> bool:
     """Whether a channel digit counts whole groups."""
-    return digit.factor == share or isinstance(share, int) and digit.factor % share == 0 and digit.extent != 1
+    return digit.factor == share or (
+        isinstance(share, int) and digit.factor % share == 0 and digit.extent != 1
+    )
 
 
 class _Rows:
@@ -100,7 +105,7 @@ class _Rows:
         digits, _ = split(self.region, digits, self._dry)
         grouped = self.anchor.name == "ai.group_norm"
         if grouped:
-            lead = [d for d in digits if d.axis == 0 or d.axis == 1 and _whole(d, share)]
+            lead = [d for d in digits if d.axis == 0 or (d.axis == 1 and _whole(d, share))]
         else:
             lead = [d for d in digits if d.axis < first]
         count = len(lead)
@@ -108,7 +113,7 @@ class _Rows:
         return digits[:count], digits[count:], report
 
     def _dry(self, emitter: Emitter) -> None:
-        """Stand-in for the anchor while accesses are studied: it reads all its operands at its index."""
+        """Stand-in for the anchor in dry runs: it reads all its operands at its index."""
         operands = [emitter.accessor(v) for v in self.anchor.operands]
 
         def load(index: tuple[Any, ...]) -> Any:
@@ -157,7 +162,9 @@ class _Rows:
     def _keeps(self) -> bool:
         return self.anchor.name == "ai.softmax"
 
-    def each(self, element: Callable[[tuple[Any, ...], Place], None], unroll: int = _UNROLL) -> None:
+    def each(
+        self, element: Callable[[tuple[Any, ...], Place], None], unroll: int = _UNROLL
+    ) -> None:
         """element(index, place) for the whole row; `self.position` is the element's place in it."""
         digits = [*self.outer, *self.inner]
         at = len(self.outer)
@@ -177,7 +184,10 @@ class _Rows:
             def visit(i: Any, place: Place) -> None:
                 values[n] = i
                 self.position = before + i
-                element(logical_index(self.emitter, digits, [values[m] for m in range(len(digits))]), place)
+                element(
+                    logical_index(self.emitter, digits, [values[m] for m in range(len(digits))]),
+                    place,
+                )
 
             sweep(self.emitter, 0, extent, self.width, unroll, visit)
 

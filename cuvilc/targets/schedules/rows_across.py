@@ -1,4 +1,6 @@
-"""Softmax along an axis that is not the last: vectors lie across the rows, along the innermost axis."""
+"""Softmax along an axis that is not the last: vectors lie across the rows, along the innermost
+axis.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A square of 4-byte elements, transposed in registers: log₂ n rounds of shuffles (Eklundh 1972)."""
+"""A square of 4-byte elements, transposed in log₂ n rounds of shuffles (Eklundh 1972)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cuvilc.targets.tir import Buffer, KernelBuilder, tirx
+from tvm import tirx
+
+from cuvilc.targets.tir import Buffer, KernelBuilder
 
 
 def transpose_block(
@@ -25,9 +27,8 @@ def transpose_block(
 
 def _text(name: str, n: int) -> str:
     vector = f"<{n} x i32>"
-    lines = [
-        f"define linkonce_odr hidden i32 @{name}(ptr %s, i64 %ss, ptr %t, i64 %ts) alwaysinline nounwind {{"
-    ]
+    parameters = "ptr %s, i64 %ss, ptr %t, i64 %ts"
+    lines = [f"define linkonce_odr hidden i32 @{name}({parameters}) alwaysinline nounwind {{"]
     for i in range(n):
         lines += [
             f"  %so{i} = mul i64 %ss, {i}",
@@ -44,7 +45,9 @@ def _text(name: str, n: int) -> str:
             high = [x + step if not x & step else n + x for x in range(n)]
             for row, mask in ((i, low), (i | step, high)):
                 picks = ", ".join(f"i32 {m}" for m in mask)
-                lines.append(f"  %v{stage + 1}_{row} = shufflevector {a}, {b}, <{n} x i32> <{picks}>")
+                lines.append(
+                    f"  %v{stage + 1}_{row} = shufflevector {a}, {b}, <{n} x i32> <{picks}>"
+                )
         stage, step = stage + 1, step * 2
     for i in range(n):
         lines += [
