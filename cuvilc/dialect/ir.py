@@ -20,9 +20,8 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
 from cuvilc.dialect.types import TensorType, TypeTable, dtype_name, numpy_dtype
 
-# MLIR's Python classes have no usable stubs.
-Operation: TypeAlias = Any
-Value: TypeAlias = Any
+Operation: TypeAlias = ir.Operation
+Value: TypeAlias = ir.Value
 Range = tuple[int, int | None]
 
 
