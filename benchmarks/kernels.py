@@ -19,15 +19,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "targets")]
 
-from kernel_harness import CHIPS, Kernel, Launch, program_of, random_feeds  # noqa: E402
+from kernel_harness import CHIPS, Kernel, Launch, program_of, random_feeds
 
-from cuvilc.dialect import ir  # noqa: E402
-from cuvilc.dialect.dims import evaluate  # noqa: E402
-from cuvilc.dialect.types import TensorType  # noqa: E402
-from cuvilc.targets.chip import Chip  # noqa: E402
-from cuvilc.targets.schedules import conv as conv_schedule  # noqa: E402
-from cuvilc.targets.schedules import depthwise as depthwise_schedule  # noqa: E402
-from cuvilc.targets.schedules import gemm, pool  # noqa: E402
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import evaluate
+from cuvilc.dialect.types import TensorType
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.schedules import conv as conv_schedule
+from cuvilc.targets.schedules import depthwise as depthwise_schedule
+from cuvilc.targets.schedules import gemm, pool
 
 _PEAK = r"""
 #include <immintrin.h>

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf, prod
 
-
 Atom = tuple  # (operator, *arguments): ("symbol", name) or (op, Dim, Dim[, Dim])
 Monomial = tuple[Atom, ...]
 
@@ -285,7 +284,13 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 _FUNCTIONS: dict[str, Callable[..., Dim]] = {
-    "floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "eq": equal, "lt": less, "select": select,
+    "floordiv": floordiv,
+    "mod": mod,
+    "min": minimum,
+    "max": maximum,
+    "eq": equal,
+    "lt": less,
+    "select": select,
 }
 
 
@@ -412,7 +417,7 @@ def _atom_bounds(op: str, spans: list[Range]) -> Range:
     if c <= 0:
         return -inf, inf
     if op == "mod":
-        return (a, b) if 0 <= a and b < c else (0, e - 1)
+        return (a, b) if a >= 0 and b < c else (0, e - 1)
     corners = [x / y if x not in (inf, -inf) else x for x in (a, b) for y in (c, e)]
     lo, hi = min(corners), max(corners)
     return (lo if lo == -inf else lo // 1), (hi if hi == inf else hi // 1)
@@ -473,7 +478,11 @@ def _parse_node(node: ast.expr, text: str) -> Dim:
 
 def size(shape: Shape) -> int:
     """Number of elements of a static shape."""
-    return prod(int(d) for d in shape if isinstance(d, int)) if is_static(shape) else _not_static(shape)
+    return (
+        prod(int(d) for d in shape if isinstance(d, int))
+        if is_static(shape)
+        else _not_static(shape)
+    )
 
 
 def _not_static(shape: Shape) -> int:

@@ -83,13 +83,17 @@ class Interpreter:
                 results = (results,)
         places = self.places(operation)
         for value, array, place in zip(operation.results, results, places, strict=True):
-            self.values[value] = self.put(self.finish(ir.type_of(value), np.asarray(array), operation), place)
+            self.values[value] = self.put(
+                self.finish(ir.type_of(value), np.asarray(array), operation), place
+            )
 
     def places(self, operation: Operation) -> tuple[Any, ...]:
         """The planned place of each result; None above the launch level, and for values outside the arena."""
         attributes = ir.attrs(operation)
         place = attributes.get("place")
-        places = attributes.get("places") or ((place,) if place else (None,) * len(operation.results))
+        places = attributes.get("places") or (
+            (place,) if place else (None,) * len(operation.results)
+        )
         return self.concrete(places)  # type: ignore[no-any-return]
 
     def put(self, array: np.ndarray, place: Any) -> np.ndarray:
@@ -104,7 +108,9 @@ class Interpreter:
         """Check the shape against the type, and round to the type's dtype."""
         shape = tuple(self.concrete(d) for d in t.shape)
         if array.shape != shape:
-            raise InterpretError(f"{operation.name}: reference gives {array.shape}, the type says {shape}")
+            raise InterpretError(
+                f"{operation.name}: reference gives {array.shape}, the type says {shape}"
+            )
         if self.exact and t.is_float:
             return array.astype(np.float64)
         with np.errstate(all="ignore"):
@@ -125,7 +131,9 @@ def widen(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if is_float else array
 
 
-def interpret(program: Program, feeds: Mapping[str, np.ndarray], exact: bool = False) -> dict[str, np.ndarray]:
+def interpret(
+    program: Program, feeds: Mapping[str, np.ndarray], exact: bool = False
+) -> dict[str, np.ndarray]:
     """Run `main` on named inputs; returns named outputs. Raises InterpretError for inputs that do not fit."""
     with program:
         main = program.function("main")
@@ -133,5 +141,7 @@ def interpret(program: Program, feeds: Mapping[str, np.ndarray], exact: bool = F
         missing = [n for n in names["input_names"] if n not in feeds]
         if missing:
             raise InterpretError(f"input {missing[0]!r} is missing")
-        results = Interpreter(program, exact).call(main, [np.asarray(feeds[n]) for n in names["input_names"]])
+        results = Interpreter(program, exact).call(
+            main, [np.asarray(feeds[n]) for n in names["input_names"]]
+        )
         return dict(zip(names["output_names"], results, strict=True))

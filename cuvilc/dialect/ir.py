@@ -53,7 +53,9 @@ class Program:
         """Read what `text` prints. Raises MLIRError with the verifier's words."""
         context = new_context()
         with context, ir.Location.unknown():
-            program = Program("parsed", ir.Module.parse(text), context, weights if weights is not None else {})
+            program = Program(
+                "parsed", ir.Module.parse(text), context, weights if weights is not None else {}
+            )
             main = program.function("main")
             for spelled in read_attrs(main).get("ranges", ()):
                 name, lo, hi = spelled.split(":")
@@ -98,7 +100,9 @@ class Program:
             return self.weights[read_attrs(owner)["key"]]
         if owner.name == "ai.full" and type_of(value).is_static:
             t = type_of(value)
-            return np.broadcast_to(np.asarray(read_attrs(owner)["value"], numpy_dtype(t.dtype)), t.shape)  # type: ignore[arg-type]
+            return np.broadcast_to(
+                np.asarray(read_attrs(owner)["value"], numpy_dtype(t.dtype)), t.shape
+            )  # type: ignore[arg-type]
         return None
 
 
@@ -115,7 +119,9 @@ def new_context() -> ir.Context:
 
 def write_ranges(program: Program) -> None:
     """Keep the symbols' ranges in the text, as an attribute of main."""
-    spelled = tuple(f"{n}:{lo}:{'' if hi is None else hi}" for n, (lo, hi) in sorted(program.ranges.items()))
+    spelled = tuple(
+        f"{n}:{lo}:{'' if hi is None else hi}" for n, (lo, hi) in sorted(program.ranges.items())
+    )
     program.function("main").attributes["ranges"] = write_attr(spelled)
 
 
@@ -124,7 +130,9 @@ def text_of(operation: Operation) -> str:
     return str(operation.get_asm(assume_verified=True, use_local_scope=True))
 
 
-def define_function(program: Program, name: str, inputs: Sequence[TensorType], **attrs: Any) -> ir.Block:
+def define_function(
+    program: Program, name: str, inputs: Sequence[TensorType], **attrs: Any
+) -> ir.Block:
     """Append `func.func @name` without results yet; returns its entry block. finish_function completes it."""
     types = declarations.current_types()
     with ir.InsertionPoint(program.module.body):
@@ -198,7 +206,9 @@ def is_used(value: Value) -> bool:
     return next(iter(value.uses), None) is not None
 
 
-def build(name: str, *operands: Value, types: Sequence[TensorType] | None = None, **attributes: Any) -> Any:
+def build(
+    name: str, *operands: Value, types: Sequence[TensorType] | None = None, **attributes: Any
+) -> Any:
     """Create an operation at the current insertion point; returns its result, or a tuple of several.
 
     Result types come from the shape rule (`types` overrides for operations with regions). Raises ShapeError.
@@ -304,10 +314,14 @@ def fused_location(parts: Sequence[Operation]) -> ir.Location:
 def replace(operation: Operation, *values: Value) -> None:
     """Let every user of the operation's results use `values`, then erase it. Types must agree."""
     if len(values) != len(operation.results):
-        raise ValueError(f"{operation.name} has {len(operation.results)} results, got {len(values)} values")
+        raise ValueError(
+            f"{operation.name} has {len(operation.results)} results, got {len(values)} values"
+        )
     for result, value in zip(operation.results, values, strict=True):
         if result.type != value.type:
-            raise ValueError(f"cannot replace {operation.name}: {type_of(result)} by {type_of(value)}")
+            raise ValueError(
+                f"cannot replace {operation.name}: {type_of(result)} by {type_of(value)}"
+            )
         result.replace_all_uses_with(value)
     operation.erase()
 

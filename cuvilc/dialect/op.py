@@ -109,7 +109,9 @@ class OpDef:
             raise ShapeError(f"{self.name} takes {len(self.operands)} operands, not {len(values)}")
         return grouped
 
-    def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
+    def result_types(
+        self, types: Sequence[TensorType], attrs: dict[str, Any]
+    ) -> tuple[TensorType, ...]:
         """Run the shape rule. Raises ShapeError."""
         result = self.shape(*self.group(types), **attrs)
         return result if isinstance(result, tuple) else (result,)
@@ -188,7 +190,7 @@ def _mlir_class(definition: OpDef) -> type:
             annotations |= {f"{name}{i}": ext.Operand[Any] | None for i in range(MANY)}
         else:
             annotations[name] = ext.Operand[Any] | None if kind == "optional" else ext.Operand[Any]
-    annotations |= {key: Any for key in definition.attrs}
+    annotations |= dict.fromkeys(definition.attrs, Any)
     if definition.results == 1:
         annotations["result"] = ext.Result[Any]
     else:
@@ -229,7 +231,9 @@ def _verify(definition: OpDef, view: Any) -> bool:
         return False
     if expected != found:
         said, want = ", ".join(map(str, found)), ", ".join(map(str, expected))
-        operation.location.emit_error(f"{definition.name}: result is {said}, its operands make it {want}")
+        operation.location.emit_error(
+            f"{definition.name}: result is {said}, its operands make it {want}"
+        )
         return False
     return True
 
@@ -275,7 +279,9 @@ def read_attr(attr: ir.Attribute) -> Any:
 
 def read_attrs(operation: ir.Operation) -> dict[str, Any]:
     """All attributes of an operation as Python values, less those that MLIR keeps for itself."""
-    return {a: read_attr(operation.attributes[a]) for a in operation.attributes if a not in RESERVED}
+    return {
+        a: read_attr(operation.attributes[a]) for a in operation.attributes if a not in RESERVED
+    }
 
 
 SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")
@@ -289,7 +295,9 @@ def segment_attrs(definition: OpDef, operands: int, results: int) -> dict[str, i
         sizes += ["?"] * MANY if kind == "many" else ["?" if kind == "optional" else "1"]
     attrs = {}
     if sizes.count("?") > 1:
-        attrs[SEGMENTS[0]] = ir.DenseI32ArrayAttr.get([int(i < operands) for i in range(len(sizes))])
+        attrs[SEGMENTS[0]] = ir.DenseI32ArrayAttr.get(
+            [int(i < operands) for i in range(len(sizes))]
+        )
     if definition.results not in (0, 1):
         groups = definition.results if definition.results >= 0 else MANY_RESULTS
         attrs[SEGMENTS[1]] = ir.DenseI32ArrayAttr.get([int(i < results) for i in range(groups)])

@@ -10,7 +10,6 @@ from enum import IntEnum
 
 from cuvilc.dialect.dims import Dim
 
-
 # The symbol that stands for the number of the CPU level in use: levels may divide a kernel into other tasks.
 CPU_LEVEL = "cpu_level"
 

@@ -55,7 +55,9 @@ class _Emitter:
         main = self.program.function("main")
         names = ir.attrs(main)
         block = ir.body(main)
-        for i, (argument, name) in enumerate(zip(block.arguments, names["input_names"], strict=True)):
+        for i, (argument, name) in enumerate(
+            zip(block.arguments, names["input_names"], strict=True)
+        ):
             t = ir.type_of(argument)
             number = self.buffer(Buffer(BufferKind.INPUT, t.size_bytes, i))
             self.numbers[argument] = number
@@ -133,14 +135,18 @@ class _Emitter:
         if "places" not in attrs:
             return
         number = self.numbers[value] = self.placed(value, attrs["places"][0])
-        self.plan.steps.append(Step(StepKind.DIMS, buffers=(number,), scalars=attrs["values"], name="dims"))
+        self.plan.steps.append(
+            Step(StepKind.DIMS, buffers=(number,), scalars=attrs["values"], name="dims")
+        )
 
     def do_ai_copy(self, operation: Operation) -> None:
         value = operation.results[0]
         number = self.numbers[value] = self.placed(value, ir.attrs(operation)["place"])
         source = self.numbers[operation.operands[0]]
         layer = ir.source_name(operation)
-        self.plan.steps.append(Step(StepKind.COPY, buffers=(source, number), name="copy", layer=layer))
+        self.plan.steps.append(
+            Step(StepKind.COPY, buffers=(source, number), name="copy", layer=layer)
+        )
 
     def do_ai_if(self, operation: Operation) -> None:
         attrs, steps = ir.attrs(operation), self.plan.steps
@@ -183,4 +189,6 @@ class _Emitter:
             )
         )
         known = self.emitted.facts.get(kernel.name, KernelFacts(facts.schedule))
-        self.emitted.facts[kernel.name] = KernelFacts(facts.schedule, known.flops + flops, known.bytes + moved)
+        self.emitted.facts[kernel.name] = KernelFacts(
+            facts.schedule, known.flops + flops, known.bytes + moved
+        )

@@ -39,7 +39,12 @@ class Facts:
     def to_json(self) -> dict[str, Any]:
         values = {k: str(getattr(self, k)) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
         scalars = [str(s) for s in self.scalars]
-        return {"schedule": self.schedule, "scalars": scalars, "misses": list(self.misses), **values}
+        return {
+            "schedule": self.schedule,
+            "scalars": scalars,
+            "misses": list(self.misses),
+            **values,
+        }
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Facts:
@@ -89,7 +94,12 @@ def compile_kernels(
 
 
 def _start(
-    program: Program, function: Operation, chips: Sequence[Chip], cache: Cache, pool: ThreadPoolExecutor, directory: Path
+    program: Program,
+    function: Operation,
+    chips: Sequence[Chip],
+    cache: Cache,
+    pool: ThreadPoolExecutor,
+    directory: Path,
 ) -> tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]:
     """Look up or schedule one kernel on every level, and set LLVM to work."""
     name = ir.attrs(function)["sym_name"]

@@ -50,8 +50,14 @@ class Accessor:
         for axis, d in enumerate(self.type.shape):
             if d == 1:
                 mine[axis] = 0
-            elif not isinstance(d, int) and not _is_zero(mine[axis]) and not self._spans(mine[axis], d):
-                mine[axis] = tirx.Select(_i64(self.shape[axis]) == const(1), const(0), _i64(mine[axis]))
+            elif (
+                not isinstance(d, int)
+                and not _is_zero(mine[axis])
+                and not self._spans(mine[axis], d)
+            ):
+                mine[axis] = tirx.Select(
+                    _i64(self.shape[axis]) == const(1), const(0), _i64(mine[axis])
+                )
         return self[tuple(mine)]
 
     def _spans(self, index: Any, dim: Any) -> bool:
@@ -125,7 +131,9 @@ class Notation(Math):
         """Launch argument `argument` as an operand of type `t`."""
         buffer = self.builder.buffer(argument, t.dtype)
         extents = [self.builder.scalar(d) for d in t.shape]
-        return Accessor(t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype), self.builder)
+        return Accessor(
+            t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype), self.builder
+        )
 
     def let(self, value: Any) -> Any:
         """Name a value: it is computed once."""
@@ -145,9 +153,15 @@ class Notation(Math):
         if dtype == "bool":
             return value if source == "bool" else unequal(value, const(0, source))
         if dtype == "float16":
-            return tirx.Cast("float32", tirx.Cast("float16", value if source == "float32" else tirx.Cast("float32", value)))
+            return tirx.Cast(
+                "float32",
+                tirx.Cast("float16", value if source == "float32" else tirx.Cast("float32", value)),
+            )
         if dtype == "bfloat16":
-            bits = tirx.Cast("uint32", self._bfloat16_bits(value if source == "float32" else tirx.Cast("float32", value)))
+            bits = tirx.Cast(
+                "uint32",
+                self._bfloat16_bits(value if source == "float32" else tirx.Cast("float32", value)),
+            )
             return tirx.reinterpret("float32", bits << const(16, "uint32"))
         if source == "bool":
             return tirx.Cast(dtype, tirx.Select(value, const(1, "int32"), const(0, "int32")))
@@ -180,9 +194,7 @@ class Notation(Math):
         error = self.let(self._exact(a - self._exact(total - back)) + self._exact(b - back))
         dtype = _dtype(a)
         zero = const(0, dtype)
-        away = tirx.Or(
-            tirx.And(total > zero, error < zero), tirx.And(total < zero, error > zero)
-        )
+        away = tirx.Or(tirx.And(total > zero, error < zero), tirx.And(total < zero, error > zero))
         bits = dtype.replace("float", "int")
         toward_zero = tirx.reinterpret(dtype, tirx.reinterpret(bits, total) - const(1, bits))
         return tirx.Select(away, toward_zero, total)

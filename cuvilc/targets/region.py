@@ -50,7 +50,9 @@ class Region:
     def of(program: Program, function: Operation) -> Region:
         block = ir.body(function)
         inner = ir.operations(block)
-        return Region(program, function, list(block.arguments), list(inner[-1].operands), inner[:-1])
+        return Region(
+            program, function, list(block.arguments), list(inner[-1].operands), inner[:-1]
+        )
 
     def types(self) -> list[TensorType]:
         """Types of all buffers of the launch, in order."""
@@ -118,7 +120,9 @@ class Emitter:
         return self.builder.scalar(value)
 
     def _computed(self, value: Value) -> Accessor:
-        operation = value.owner.operation  # an operation: every argument has its accessor from the start
+        operation = (
+            value.owner.operation
+        )  # an operation: every argument has its accessor from the start
         declared = ir.definition(operation)
         element = declared.facet("element") if declared else None
         if element is None:

@@ -57,7 +57,9 @@ class Target(Protocol):
         """Kernels to code; the result is what `write` takes."""
         ...
 
-    def write(self, compiled: Any, metadata: dict[str, Any], destination: Path, options: BuildOptions) -> Any:
+    def write(
+        self, compiled: Any, metadata: dict[str, Any], destination: Path, options: BuildOptions
+    ) -> Any:
         """Write the package aside and rename it; returns its metadata."""
         ...
 
@@ -72,5 +74,9 @@ def target_names() -> list[str]:
 def find_target(name: str) -> Target:
     """The target called `name`. CUV401 with the list of those there are."""
     if name not in _TARGETS:
-        raise fail(UNKNOWN_TARGET, f"there is no target `{name}`", help=f"targets: {', '.join(target_names())}")
+        raise fail(
+            UNKNOWN_TARGET,
+            f"there is no target `{name}`",
+            help=f"targets: {', '.join(target_names())}",
+        )
     return import_module(_TARGETS[name]).TARGET  # type: ignore[no-any-return]

@@ -54,7 +54,9 @@ def choose_chips(cpu: str) -> list[Chip]:
             chips.append(CHIPS[name])
         else:
             known = ", ".join(["host", *CHIPS])
-            raise fail(UNKNOWN_TARGET, f"`{name}` is not a CPU of target x86", help=f"CPUs: {known}")
+            raise fail(
+                UNKNOWN_TARGET, f"`{name}` is not a CPU of target x86", help=f"CPUs: {known}"
+            )
     return sorted({c.name: c for c in chips}.values(), key=lambda c: (-len(c.features), c.name))
 
 
@@ -65,7 +67,11 @@ def _host() -> Chip:
     for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
         if all(f in flags or aliases.get(f, f) in flags for f in CHIPS[name].features):
             return CHIPS[name]
-    raise fail(UNKNOWN_TARGET, "this machine is not an x86-64 CPU of level 2 or above", help="name one with --cpu")
+    raise fail(
+        UNKNOWN_TARGET,
+        "this machine is not an x86-64 CPU of level 2 or above",
+        help="name one with --cpu",
+    )
 
 
 def _cpu_flags() -> set[str]:
@@ -133,14 +139,22 @@ class X86:
                     text = tir.lower(scheduled.function, tir.llvm_target(chip.llvm), form)
                     options.texts[f"{name}.{chip.name}"] = text
 
-    def write(self, compiled: Compiled, metadata: dict[str, Any], destination: Path, options: BuildOptions) -> Any:
+    def write(
+        self, compiled: Compiled, metadata: dict[str, Any], destination: Path, options: BuildOptions
+    ) -> Any:
         emitted = compiled.emitted
         objects = [code for name in emitted.plan.kernels for code in compiled.kernels[name].objects]
         complete = describe(emitted.plan, target_kind=self.name, kernels=emitted.facts, **metadata)
         if self._runtime is not None:
             self._runtime.result()
         return write_package(
-            emitted.plan, objects, emitted.weights, complete, destination, vectors=options.vectors, cache=Cache()
+            emitted.plan,
+            objects,
+            emitted.weights,
+            complete,
+            destination,
+            vectors=options.vectors,
+            cache=Cache(),
         )
 
 

@@ -25,7 +25,9 @@ def network(batch: object) -> Program:
     """conv → relu → depthwise → add of the first relu → pool → conv → global mean."""
     program = Program.create("net")
     with program:
-        block = define_function(program, "main", [TensorType((batch, 3, 8, 8))], input_names=("x",), output_names=("y",))
+        block = define_function(
+            program, "main", [TensorType((batch, 3, 8, 8))], input_names=("x",), output_names=("y",)
+        )
         with at_end(block):
             x = build("ai.conv", block.arguments[0], weights(program, 20, 3), **ONES)
             x = first = build("ai.relu", x)
@@ -33,8 +35,24 @@ def network(batch: object) -> Program:
             x = build("ai.elemwise_add", x, first)
             scale = constant(program, RNG.standard_normal((20, 1, 1), np.float32), "scale")
             x = build("ai.elemwise_mul", x, scale)
-            x = build("ai.max_pool", x, kernel=(2, 2), strides=(2, 2), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1))
-            x = build("ai.conv", x, weights(program, 33, 20, 1), strides=(1, 1), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1))
+            x = build(
+                "ai.max_pool",
+                x,
+                kernel=(2, 2),
+                strides=(2, 2),
+                pads_begin=(0, 0),
+                pads_end=(0, 0),
+                dilations=(1, 1),
+            )
+            x = build(
+                "ai.conv",
+                x,
+                weights(program, 33, 20, 1),
+                strides=(1, 1),
+                pads_begin=(0, 0),
+                pads_end=(0, 0),
+                dilations=(1, 1),
+            )
             x = build("ai.reduce_mean", x, axes=(2, 3), keepdims=False)
         finish_function(block, [x])
     return program
@@ -70,9 +88,13 @@ def test_pass_is_idempotent():
 def test_constant_matrices_are_packed(transposed):
     program = Program.create("gemm")
     with program:
-        block = define_function(program, "main", [TensorType((5, 7))], input_names=("x",), output_names=("y",))
+        block = define_function(
+            program, "main", [TensorType((5, 7))], input_names=("x",), output_names=("y",)
+        )
         with at_end(block):
-            b = constant(program, RNG.standard_normal((40, 7) if transposed else (7, 40), np.float32), "b")
+            b = constant(
+                program, RNG.standard_normal((40, 7) if transposed else (7, 40), np.float32), "b"
+            )
             y = build("ai.matmul", block.arguments[0], b, transpose_b=transposed)
         finish_function(block, [y])
         choose_layouts.run(program, PassContext())

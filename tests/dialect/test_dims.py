@@ -62,7 +62,7 @@ def test_text_round_trip(expression):
 @given(EXPRESSIONS, SIZES)
 def test_bounds_enclose_the_value(expression, sizes):
     dim, plain = expression
-    lo, hi = bounds(dim, {n: (0, 40) for n in NAMES})
+    lo, hi = bounds(dim, dict.fromkeys(NAMES, (0, 40)))
     assert lo <= plain(sizes) <= hi
 
 

@@ -23,10 +23,22 @@ def one_kernel_each(program: Program) -> None:
     """Every computing operation of main in a fusion of its own."""
     with program:
         for o in list(ir.walk(ir.body(program.function("main")))):
-            if o.name in ("ai.constant", "ai.if", "ai.yield", "ai.reshape", "ai.dim_values", "func.return"):
+            if o.name in (
+                "ai.constant",
+                "ai.if",
+                "ai.yield",
+                "ai.reshape",
+                "ai.dim_values",
+                "func.return",
+            ):
                 continue
             with ir.before(o):
-                made = build("ai.fusion", kind="single", rule="test", types=[ir.type_of(r) for r in o.results])
+                made = build(
+                    "ai.fusion",
+                    kind="single",
+                    rule="test",
+                    types=[ir.type_of(r) for r in o.results],
+                )
             made = made if isinstance(made, tuple) else (made,)
             block = ir.defining(made[0]).regions[0].blocks.append()
             for old, new in zip(o.results, made, strict=True):
@@ -44,13 +56,21 @@ def lowered(program: Program) -> Program:
     return program
 
 
-def random_program(choices: list[tuple[int, int, int]], outputs: list[int], dynamic: bool) -> Program:
+def random_program(
+    choices: list[tuple[int, int, int]], outputs: list[int], dynamic: bool
+) -> Program:
     """A DAG of elementwise operations and reshapes over values of two sizes."""
     program = Program.create("random")
     rows = N if dynamic else 3
     with program:
         types = [TensorType((rows, 4)), TensorType((rows, 4))]
-        block = define_function(program, "main", types, input_names=("x", "y"), output_names=tuple(f"o{i}" for i in range(len(outputs))))
+        block = define_function(
+            program,
+            "main",
+            types,
+            input_names=("x", "y"),
+            output_names=tuple(f"o{i}" for i in range(len(outputs))),
+        )
         values = list(block.arguments)
         with at_end(block):
             for kind, i, j in choices:
@@ -75,7 +95,9 @@ def random_program(choices: list[tuple[int, int, int]], outputs: list[int], dyna
     st.booleans(),
 )
 def test_random_programs_keep_their_meaning(choices, outputs, dynamic):
-    feeds = {n: np.random.default_rng(i).standard_normal((3, 4), np.float32) for i, n in enumerate("xy")}
+    feeds = {
+        n: np.random.default_rng(i).standard_normal((3, 4), np.float32) for i, n in enumerate("xy")
+    }
     wanted = interpret(random_program(choices, outputs, dynamic), feeds)
     found = interpret(lowered(random_program(choices, outputs, dynamic)), feeds)
     for name, array in wanted.items():
@@ -85,7 +107,9 @@ def test_random_programs_keep_their_meaning(choices, outputs, dynamic):
 def chain(length: int) -> Program:
     program = Program.create("chain")
     with program:
-        block = define_function(program, "main", [TensorType((256, 4))], input_names=("x",), output_names=("y",))
+        block = define_function(
+            program, "main", [TensorType((256, 4))], input_names=("x",), output_names=("y",)
+        )
         value = block.arguments[0]
         with at_end(block):
             for _ in range(length):
@@ -105,7 +129,13 @@ def test_equal_kernels_are_one_and_sizes_are_renamed():
     program = Program.create("twice")
     with program:
         m = symbol("m")
-        block = define_function(program, "main", [TensorType((N, 4)), TensorType((m, 4))], input_names=("x", "y"), output_names=("a", "b"))
+        block = define_function(
+            program,
+            "main",
+            [TensorType((N, 4)), TensorType((m, 4))],
+            input_names=("x", "y"),
+            output_names=("a", "b"),
+        )
         with at_end(block):
             values = [build("ai.relu", v) for v in block.arguments]
         finish_function(block, values)
@@ -120,7 +150,9 @@ def conditional() -> Program:
     program = Program.create("if")
     with program:
         types = [TensorType((), "bool"), TensorType((N, 3))]
-        block = define_function(program, "main", types, input_names=("c", "x"), output_names=("y", "z"))
+        block = define_function(
+            program, "main", types, input_names=("c", "x"), output_names=("y", "z")
+        )
         with at_end(block):
             shared = build("ai.neg", block.arguments[1])
             chosen = build("ai.if", block.arguments[0], types=[types[1]])
@@ -136,7 +168,10 @@ def conditional() -> Program:
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_branches_share_their_results_memory(condition):
-    feeds = {"c": np.array(condition), "x": np.random.default_rng(0).standard_normal((5, 3), np.float32)}
+    feeds = {
+        "c": np.array(condition),
+        "x": np.random.default_rng(0).standard_normal((5, 3), np.float32),
+    }
     wanted = interpret(conditional(), feeds)
     found = interpret(lowered(conditional()), feeds)
     assert np.array_equal(found["y"], wanted["y"])

@@ -22,7 +22,9 @@ def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4)):
     rng = np.random.default_rng(0)
     program = Program.create("transposed")
     with program:
-        block = define_function(program, "main", [TensorType((N, 3, *size))], input_names=("x",), output_names=("y",))
+        block = define_function(
+            program, "main", [TensorType((N, 3, *size))], input_names=("x",), output_names=("y",)
+        )
         with at_end(block):
             w = constant(program, rng.standard_normal((3, 4, *kernel), np.float32), "w")
             more = [constant(program, rng.standard_normal(4, np.float32), "b")] if with_bias else []
@@ -70,7 +72,9 @@ def chain():
     rng = np.random.default_rng(0)
     program = Program.create("one axis")
     with program:
-        block = define_function(program, "main", [TensorType((N, 3, 20))], input_names=("x",), output_names=("y",))
+        block = define_function(
+            program, "main", [TensorType((N, 3, 20))], input_names=("x",), output_names=("y",)
+        )
         one = {"strides": (2,), "pads_begin": (1,), "pads_end": (1,), "dilations": (1,)}
         with at_end(block):
             x = block.arguments[0]
@@ -93,12 +97,16 @@ def test_one_axis_is_reshaped_at_the_ends_only():
     assert np.array_equal(interpret(program, feeds)["y"], wanted)
     with program:
         operations = ir.operations(ir.body(program.function("main")))
-        data = [o for o in operations if o.name == "ai.reshape" and ir.type_of(o.operands[0]).rank >= 3]
+        data = [
+            o for o in operations if o.name == "ai.reshape" and ir.type_of(o.operands[0]).rank >= 3
+        ]
         assert len(data) == 2
         assert all(ir.type_of(o.results[0]).rank == 4 for o in operations if o.name == "ai.conv")
 
 
-@pytest.mark.parametrize("make", [chain, lambda: transposed((3, 3), (2, 2), (1, 1), (1, 1), (0, 0), False)])
+@pytest.mark.parametrize(
+    "make", [chain, lambda: transposed((3, 3), (2, 2), (1, 1), (1, 1), (0, 0), False)]
+)
 def test_pass_is_idempotent(make):
     program = make()
     plan_convolutions.run(program, PassContext())

@@ -31,11 +31,18 @@ def test_types_survive_mlir(dtype, shape, layout):
 
 def test_a_dynamic_dimension_needs_its_name():
     with pytest.raises(Exception, match="needs its name"):
-        Program.parse("func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {"
-                      '%0 = "ai.relu"(%x) : (tensor<?xf32>) -> tensor<?xf32>\n return %0 : tensor<?xf32> }')
+        Program.parse(
+            "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {"
+            '%0 = "ai.relu"(%x) : (tensor<?xf32>) -> tensor<?xf32>\n return %0 : tensor<?xf32> }'
+        )
 
 
-@given(st.integers(1, 70), st.integers(1, 5), st.integers(1, 4), st.sampled_from(["pack0_32", "pack0_16"]))
+@given(
+    st.integers(1, 70),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.sampled_from(["pack0_32", "pack0_16"]),
+)
 def test_packed_weights_round_trip(outs, ins, size, layout):
     w = np.random.default_rng(0).standard_normal((outs, ins, size, size))
     packed = to_layout(w, layout)

@@ -86,7 +86,7 @@ def test_every_other_field_is_required(built: Path) -> None:
     metadata = json.loads((built / "metadata.json").read_bytes())
     free = ("opset", "code_bytes")
     for path in leaves(metadata):
-        if isinstance(path[-1], int) or path[:-1] and path[-2] in free:
+        if isinstance(path[-1], int) or (path[:-1] and path[-2] in free):
             continue
         changed = copy.deepcopy(metadata)
         parent = changed

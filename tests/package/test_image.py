@@ -148,7 +148,7 @@ def test_equal_bytes_are_stored_once_and_nearly_equal_ones_are_not() -> None:
     other = base.copy()
     other[4_000_001] = 1  # between the samples that the fingerprint takes
     weights: Weights = {"a": base, "b": other, "c": base.copy(), "d": other.view(np.int32)}
-    image = Image(write(weights_plan({k: 9_000_000 for k in weights}), weights))
+    image = Image(write(weights_plan(dict.fromkeys(weights, 9000000)), weights))
     places = [place for _, _, place in image.rows[8]]
     assert places == [0, 9_000_000, 0, 9_000_000]
 
@@ -171,7 +171,7 @@ def test_no_more_than_one_weight_is_held_at_a_time(tmp_path: Path) -> None:
         return LazyWeight(size_bytes, lambda: np.full(size_bytes, i, np.uint8))
 
     weights = {f"w{i}": weight(i) for i in range(6)}
-    plan = weights_plan({key: size_bytes for key in weights})
+    plan = weights_plan(dict.fromkeys(weights, size_bytes))
     tracemalloc.start()
     with (tmp_path / "image").open("w+b") as file:
         write_image(file, plan, weights, FEATURES, lambda _: b"")

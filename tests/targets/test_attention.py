@@ -14,11 +14,16 @@ from tests.targets.kernel_harness import CHIPS, V4, Kernel, check, program_of, r
 from tests.targets.test_elementwise import _t, compare
 
 CASES = [s for s in all_samples() if s[0] == "ai.attention"]
-SIZES = [{"b": b, "s": s, "t": t} for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33))]
+SIZES = [
+    {"b": b, "s": s, "t": t}
+    for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33))
+]
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else "")
+@pytest.mark.parametrize(
+    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
+)
 def test_samples(name, number, case, chip):
     program = build(name, operand_types(case), case.attrs)
     feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
@@ -41,7 +46,9 @@ def test_static(s, t, d):
     if t:
         check(program, V4, attention.schedule)
     else:
-        feeds = {f"x{n}": np.ones([int(v) for v in u.shape], np.float32) for n, u in enumerate(types)}
+        feeds = {
+            f"x{n}": np.ones([int(v) for v in u.shape], np.float32) for n, u in enumerate(types)
+        }
         assert np.isnan(Kernel(program, V4, attention.schedule).run(feeds)[0]).all()
 
 
@@ -55,8 +62,13 @@ def test_hidden_keys(chip):
     visible[..., :70] = False
     visible[0, 0, 3] = False
     types = [_t("1,2,5,16"), _t("1,2,150,16"), _t("1,2,150,16")]
-    for mask, dtype in ((visible, "bool"), (np.where(visible, 0, -np.inf).astype(np.float32), "float32")):
-        program = program_of([*types, _t("1,1,5,150", dtype)], lambda *x: ir.build("ai.attention", *x, scale=0.25))
+    for mask, dtype in (
+        (visible, "bool"),
+        (np.where(visible, 0, -np.inf).astype(np.float32), "float32"),
+    ):
+        program = program_of(
+            [*types, _t("1,1,5,150", dtype)], lambda *x: ir.build("ai.attention", *x, scale=0.25)
+        )
         compare(program, {**feeds, "x3": mask}, chip, attention.schedule)
 
 
@@ -66,11 +78,15 @@ def test_projections_in_and_out():
 
     def heads(x, start):
         part = ir.build("ai.slice", x, starts=(0, 0, start), steps=(1, 1, 1), sizes=(1, s, 128))
-        return ir.build("ai.transpose", ir.build("ai.reshape", part, shape=(1, s, 4, 32)), perm=(0, 2, 1, 3))
+        return ir.build(
+            "ai.transpose", ir.build("ai.reshape", part, shape=(1, s, 4, 32)), perm=(0, 2, 1, 3)
+        )
 
     def body(x):
         y = ir.build("ai.attention", heads(x, 0), heads(x, 128), heads(x, 256), scale=0.2)
-        return ir.build("ai.reshape", ir.build("ai.transpose", y, perm=(0, 2, 1, 3)), shape=(1, s, 128))
+        return ir.build(
+            "ai.reshape", ir.build("ai.transpose", y, perm=(0, 2, 1, 3)), shape=(1, s, 128)
+        )
 
     check(program_of([_t("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
 

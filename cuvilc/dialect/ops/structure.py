@@ -73,7 +73,9 @@ class Relayout:
 
     def shape(x, *, layout):
         if layout and x.rank < 3:
-            raise ShapeError(f"layout {layout!r} needs a channel axis and spatial axes, {x} has none")
+            raise ShapeError(
+                f"layout {layout!r} needs a channel axis and spatial axes, {x} has none"
+            )
         return x.with_(layout=layout)
 
     def reference(x, *, layout):

@@ -56,11 +56,15 @@ class _Blocker:
             self.conv(operation)
         elif operation.name in _POOLS and operation.operands[0] in self.blocked:
             with ir.before(operation):
-                result = ir.build(operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation))
+                result = ir.build(
+                    operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation)
+                )
             self.became(operation, result)
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
             with ir.before(operation):
-                result = ir.build(operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation))
+                result = ir.build(
+                    operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation)
+                )
             if ir.type_of(result).layout:
                 self.became(operation, result)
             else:
@@ -82,7 +86,9 @@ class _Blocker:
 
     def is_global_pool(self, operation: Operation) -> bool:
         x = operation.operands[0]
-        return x in self.blocked and ir.attrs(operation)["axes"] == tuple(range(2, ir.type_of(x).rank))
+        return x in self.blocked and ir.attrs(operation)["axes"] == tuple(
+            range(2, ir.type_of(x).rank)
+        )
 
     # ---- convolutions
 
@@ -90,7 +96,12 @@ class _Blocker:
         """Constant float32 weights, two spatial axes, and channels that fill blocks."""
         x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
         block, groups = self.context.channel_block, ir.attrs(operation)["groups"]
-        if x.rank != 4 or x.dtype != "float32" or not w.is_static or not isinstance(x.shape[1], int):
+        if (
+            x.rank != 4
+            or x.dtype != "float32"
+            or not w.is_static
+            or not isinstance(x.shape[1], int)
+        ):
             return False
         if self.program.constant_array(operation.operands[1]) is None:
             return False
@@ -163,7 +174,13 @@ def _pack_matrix(operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
-    if owner is None or owner.name != "ai.constant" or t.rank != 2 or t.dtype != "float32" or t.layout:
+    if (
+        owner is None
+        or owner.name != "ai.constant"
+        or t.rank != 2
+        or t.dtype != "float32"
+        or t.layout
+    ):
         return
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):

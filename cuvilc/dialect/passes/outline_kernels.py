@@ -88,7 +88,9 @@ class _Renaming:
 def _clone(operation: Operation, values: dict[Value, Value], renaming: _Renaming) -> None:
     attributes = {k: renaming.dim(v) for k, v in ir.attrs(operation).items()}
     types = [renaming.type(ir.type_of(r)) for r in operation.results]
-    results = ir.build(operation.name, *(values[v] for v in operation.operands), types=types, **attributes)
+    results = ir.build(
+        operation.name, *(values[v] for v in operation.operands), types=types, **attributes
+    )
     results = results if isinstance(results, tuple) else (results,)
     values.update(zip(operation.results, results, strict=True))
 

@@ -47,7 +47,9 @@ def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> 
     if operation.name in ("ai.conv", *_POOLS) and ir.type_of(operation.operands[0]).rank == 3:
         if operation.name != "ai.conv" or program.constant_array(operation.operands[1]) is not None:
             _widen_window(program, operation, flat)
-    elif declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands):
+    elif (
+        declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands)
+    ):
         _widen_elementwise(operation, flat)
 
 
@@ -129,7 +131,10 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
     wanted = ir.type_of(operation.results[0]).shape[2:]
     whole: list[Dim] = [(n + t - 1) * s for n, t, s in zip(grid, taps, strides, strict=True)]
     begin = attrs["pads_begin"]
-    short = [bounds(a - p - m, program.ranges)[0] < 0 for a, p, m in zip(whole, begin, wanted, strict=True)]
+    short = [
+        bounds(a - p - m, program.ranges)[0] < 0
+        for a, p, m in zip(whole, begin, wanted, strict=True)
+    ]
     if any(short):
         context.miss(NAME, operation, "output padding beyond the last phase")
         return
@@ -142,7 +147,14 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
         if shifts is not None:
             more = [ir.constant(program, np.repeat(shifts, phases), f"{key}.phase_bias")]
         y = ir.build(
-            "ai.conv", x, packed, *more, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones
+            "ai.conv",
+            x,
+            packed,
+            *more,
+            strides=ones,
+            pads_begin=edges,
+            pads_end=edges,
+            dilations=ones,
         )
         y = _interleave(y, outputs, strides)
         if tuple(whole) != tuple(wanted):
@@ -159,9 +171,13 @@ def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int
     result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
     for phase in product(*(range(s) for s in strides)):
         for tap in product(*(range(t) for t in taps)):
-            at = tuple(p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True))
+            at = tuple(
+                p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)
+            )
             if all(a < k for a, k in zip(at, kernel, strict=True)):
-                result[(slice(None), *phase, slice(None), *tap)] = weights[(slice(None), slice(None), *at)].T
+                result[(slice(None), *phase, slice(None), *tap)] = weights[
+                    (slice(None), slice(None), *at)
+                ].T
     return result.reshape(-1, inputs, *taps)
 
 
@@ -174,4 +190,6 @@ def _interleave(y: Value, outputs: int, strides: tuple[int, ...]) -> Value:
     for i in range(count):
         perm += [2 + count + i, 2 + i]
     y = ir.build("ai.transpose", y, perm=tuple(perm))
-    return ir.build("ai.reshape", y, shape=(n, outputs, *(g * s for g, s in zip(grid, strides, strict=True))))
+    return ir.build(
+        "ai.reshape", y, shape=(n, outputs, *(g * s for g, s in zip(grid, strides, strict=True)))
+    )

@@ -36,7 +36,9 @@ class Lifetime:
 class _Planner:
     program: Program
     order: list[Operation] = field(default_factory=list)
-    root: dict[Value, Value] = field(default_factory=dict)  # a view's value -> the value whose memory it is
+    root: dict[Value, Value] = field(
+        default_factory=dict
+    )  # a view's value -> the value whose memory it is
     outputs: dict[Value, int] = field(default_factory=dict)
 
 
@@ -187,7 +189,9 @@ def _assign_slots(lifetimes: list[Lifetime], program: Program) -> Dim:
     return total
 
 
-def _place(operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]) -> None:
+def _place(
+    operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]
+) -> None:
     """Write the chosen places into the operation."""
     if operation.name == "ai.launch":
         places = tuple(_place_of(r, lifetimes, outputs) for r in operation.results)
@@ -214,7 +218,9 @@ def _place(operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict
             operation.attributes[name] = write_attr(place if name == "place" else (place,))
 
 
-def _place_of(value: Value, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]) -> tuple[str, Dim]:
+def _place_of(
+    value: Value, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]
+) -> tuple[str, Dim]:
     if value in outputs:
         return ("output", outputs[value])
     return ("arena", lifetimes[value].offset)

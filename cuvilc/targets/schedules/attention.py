@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
+from cuvilc.dialect.dims import ceildiv, floordiv, product
 from cuvilc.dialect.ops._index import reshape_index
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
@@ -66,7 +66,13 @@ class _Attention:
     """One kernel. Buffers in scratch: queries, kᵀ, scores, sums of p·v, maxima and sums of rows."""
 
     def __init__(
-        self, region: Region, anchor: Any, ending: tuple[Any, list[Any]], chip: Chip, name: str, vector: bool
+        self,
+        region: Region,
+        anchor: Any,
+        ending: tuple[Any, list[Any]],
+        chip: Chip,
+        name: str,
+        vector: bool,
     ) -> None:
         self.region, self.attrs = region, ir.attrs(anchor)
         self.result, self.moves = ending
@@ -75,7 +81,11 @@ class _Attention:
         self.b, self.k = self.emitter.builder, self.emitter.k
         types = [ir.type_of(v) for v in anchor.operands]
         self.batch, self.heads, self.queries, self.depth = types[0].shape
-        self.groups, self.keys, self.features = types[1].shape[1], types[1].shape[2], types[2].shape[3]
+        self.groups, self.keys, self.features = (
+            types[1].shape[1],
+            types[1].shape[2],
+            types[2].shape[3],
+        )
         self.emitter.define(anchor.results[0], lambda _: self.element)
         values = [self.emitter.accessor(v) for v in anchor.operands]
         self.q, self.key, self.v = values[:3]
@@ -147,7 +157,14 @@ class _Attention:
 
             sweep(self.emitter, 0, depth, self.lanes, 1, copy)
             zero = const(0.0, self.dtype)
-            sweep(self.emitter, 0, features, self.lanes, 1, lambda e, _: b.store(self.sums, r * features + e, zero))
+            sweep(
+                self.emitter,
+                0,
+                features,
+                self.lanes,
+                1,
+                lambda e, _: b.store(self.sums, r * features + e, zero),
+            )
             b.store(self.top, r, const(float("-inf"), self.dtype))
             b.store(self.total, r, zero)
 
@@ -161,7 +178,13 @@ class _Attention:
         done: Any = 0
         direct = self._key(const(0), const(0))
         whole = depth // n * n if isinstance(depth, int) else 0
-        if n > 1 and whole and is_load(direct) and str(direct.ty.dtype) == "float32" and self._dense():
+        if (
+            n > 1
+            and whole
+            and is_load(direct)
+            and str(direct.ty.dtype) == "float32"
+            and self._dense()
+        ):
             with b.loop(b.let(tirx.floordiv(self.count, const(n)))) as i, b.loop(whole // n) as j:
                 t, d = i * n, j * n
                 here, below = self._key(t, d), self._key(t + 1, d)
@@ -296,7 +319,9 @@ class _Attention:
             if move.name == "ai.transpose":
                 index = tuple(index[p] for p in ir.attrs(move)["perm"])
                 continue
-            before, after = (self.emitter.extents(ir.type_of(v).shape) for v in (move.operands[0], move.results[0]))
+            before, after = (
+                self.emitter.extents(ir.type_of(v).shape)
+                for v in (move.operands[0], move.results[0])
+            )
             index = reshape_index(self.k, index, after, before)
         return index
-

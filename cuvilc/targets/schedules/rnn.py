@@ -263,6 +263,3 @@ class _Layer:
                         self.places[n], index(j), b.load(s, j)
                     ),
                 )
-
-
-

@@ -33,11 +33,15 @@ class TileBuilder(KernelBuilder):
         self._loads = 0
 
     def load(self, buffer: Buffer, index: Any) -> PrimExpr:
-        if self.noted is None and self._replaced is None or not buffer.name.startswith("b"):
+        if (self.noted is None and self._replaced is None) or not buffer.name.startswith("b"):
             return super().load(buffer, index)
         number, self._loads = self._loads, self._loads + 1
         if self._replaced is not None:
-            return self._replaced[number]() if number in self._replaced else super().load(buffer, index)
+            return (
+                self._replaced[number]()
+                if number in self._replaced
+                else super().load(buffer, index)
+            )
         assert self.noted is not None
         self.noted.append((buffer, self.simplify(index)))
         return super().load(buffer, index)
@@ -69,7 +73,9 @@ def _tiling(piece: Any) -> _Tiling | None:
     inner = loops[-1]
     loads = [a for a in piece.report.accesses if not a.is_store]
     if any(a.is_store and a.steps[inner] != 1 for a in piece.report.accesses):
-        return None  # squares are written along the innermost loop; a blocked result may lie otherwise
+        return (
+            None  # squares are written along the innermost loop; a blocked result may lie otherwise
+        )
     strided = [n for n, a in enumerate(loads) if not _easy(a, inner)]
     for o in reversed(loops[:-1]):
         if strided and all(_turns(loads[n], o, inner) for n in strided) and _long(piece, o, inner):
@@ -124,7 +130,9 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
 
     def index(o: Any, i: Any) -> tuple[Any, ...]:
         at = {**values, tiling.o: o, tiling.inner: i}
-        return logical_index(emitter, piece.digits, [at.get(m, 0) for m in range(len(piece.digits))])
+        return logical_index(
+            emitter, piece.digits, [at.get(m, 0) for m in range(len(piece.digits))]
+        )
 
     def scalar(start: Any) -> None:
         rest = inner - start if isinstance(inner, int) else b.let(const(0) + inner - start)
@@ -165,8 +173,12 @@ def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any)
     for number in tiling.strided:
         buffer, first = corner[number]
         square = b.local(n * n, str(buffer.dtype))
-        transpose_block(b, n, (buffer, first, stepped[number][1] - first), (square, const(0), const(n)))
-        squares[number] = lambda square=square: tirx.BufferLoad(square, [lanes["o"] * n + lanes["i"]])
+        transpose_block(
+            b, n, (buffer, first, stepped[number][1] - first), (square, const(0), const(n))
+        )
+        squares[number] = lambda square=square: tirx.BufferLoad(
+            square, [lanes["o"] * n + lanes["i"]]
+        )
     with b.loop(n) as lanes["o"], b.loop(n, "vectorized") as lanes["i"]:
         b.replace(squares)
         store_all(emitter, index(o + lanes["o"], i + lanes["i"]))
@@ -193,7 +205,9 @@ def _same_bits(emitter: Emitter) -> bool:
     return len({t.dtype for t in types}) == 1 and len(types) == 2
 
 
-def _straight(emitter: Emitter, n: int, corner: Any, stepped: Any, index: Any, o: Any, i: Any) -> None:
+def _straight(
+    emitter: Emitter, n: int, corner: Any, stepped: Any, index: Any, o: Any, i: Any
+) -> None:
     b, k = emitter.builder, emitter.k
     t = emitter.region.types()[-1]
     target = b.buffer(len(emitter.region.arguments), t.dtype)

@@ -57,9 +57,7 @@ def _mask(value: Any) -> Any:
 class _Ensemble:
     """The arrays of an ensemble and a block of rows."""
 
-    def __init__(
-        self, emitter: Emitter, anchor: Any, places: list[int], together: int
-    ) -> None:
+    def __init__(self, emitter: Emitter, anchor: Any, places: list[int], together: int) -> None:
         self.together = together
         self.emitter, self.b, self.k = emitter, emitter.builder, emitter.k
         attrs = ir.attrs(anchor)
