@@ -1,6 +1,8 @@
-"""What metadata.json says: its types, its canonical text, its check against the schema; reading a package.
+"""What metadata.json says: its types, its canonical text, its check against the schema; reading a
+package.
 
-Nothing here loads a package's code. docs/metadata.md explains each field and which packages still load.
+Nothing here loads a package's code. docs/metadata.md explains each field and which packages still
+load.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ NOT_A_PACKAGE = define(
     "CUV520",
     "this is not a cuvil package",
     """\
-A package is a directory, usually NAME.cuvil, with model.so and metadata.json in it. At this path there is
-something else, or one of the two is missing or cannot be read.
+A package is a directory, usually NAME.cuvil, with model.so and metadata.json in it. At this path
+there is something else, or one of the two is missing or cannot be read.
 
-Next step: check the path. If a copy or a download was interrupted, repeat it; copy the directory as a
-whole. `cuvilc build MODEL.onnx` makes a package.
+Next step: check the path. If a copy or a download was interrupted, repeat it; copy the directory as
+a whole. `cuvilc build MODEL.onnx` makes a package.
 """,
 )
 
@@ -40,8 +42,9 @@ NEWER_PACKAGE = define(
     "CUV521",
     "the package was made by a newer cuvilc",
     """\
-The major number of the metadata's schema_version is higher than this cuvilc knows, so its fields may mean
-something else. A higher minor number alone is no obstacle: fields that are not known are ignored.
+The major number of the metadata's schema_version is higher than this cuvilc knows, so its fields
+may mean something else. A higher minor number alone is no obstacle: fields that are not known are
+ignored.
 
 Next step: upgrade cuvilc and cuvil, or build the package again with this version.
 """,
@@ -51,11 +54,11 @@ BAD_METADATA = define(
     "CUV522",
     "the package's metadata is damaged",
     """\
-metadata.json is not JSON, or does not hold what the schema (cuvilc/schema/metadata-1.schema.json) demands
-of it; the first differences stand under the error.
+metadata.json is not JSON, or does not hold what the schema (cuvilc/schema/metadata-1.schema.json)
+demands of it; the first differences stand under the error.
 
-Next step: build or fetch the package again. If another tool edited metadata.json, undo that: the file is
-written by the build and is not meant to be changed.
+Next step: build or fetch the package again. If another tool edited metadata.json, undo that: the
+file is written by the build and is not meant to be changed.
 """,
 )
 
@@ -63,17 +66,17 @@ CORRUPT_PACKAGE = define(
     "CUV523",
     "a file of the package is not the one that was built",
     """\
-metadata.json records size and SHA-256 of every file of the package. This file has others: it was cut
-short, damaged, or exchanged.
+metadata.json records size and SHA-256 of every file of the package. This file has others: it was
+cut short, damaged, or exchanged.
 
-Next step: build or fetch the package again. Keep `strip` and similar tools away from model.so: it is stripped
-already, and they cut off plan and weights, which stand behind the sections.
+Next step: build or fetch the package again. Keep `strip` and similar tools away from model.so: it
+is stripped already, and they cut off plan and weights, which stand behind the sections.
 """,
 )
 
 
 class Model(TypedDict):
-    """`source_sha256` is of the model file; `opset` by operator domain where the format has them."""
+    """`source_sha256` is of the model file; `opset` by operator domain if the format has them."""
 
     name: str
     source_format: str
@@ -126,7 +129,9 @@ class Port(TypedDict):
 
 
 class Kernel(TypedDict):
-    """`flops`, `bytes`, `tasks`: of all its `calls` in one run. `code_bytes` by level, of machine code."""
+    """`flops`, `bytes`, `tasks`: of all its `calls` in one run. `code_bytes` by level, of machine
+    code.
+    """
 
     name: str
     schedule: str
@@ -167,15 +172,16 @@ class Tolerance(TypedDict):
 
 
 class VectorsInfo(TypedDict):
-    """`cases` test vectors stand in vectors.npz; outputs hold to |y - ref| <= atol + rtol·max|ref|."""
+    """`cases` vectors stand in vectors.npz; outputs hold to |y - ref| <= atol + rtol·max|ref|."""
 
     cases: int
     tolerance: Tolerance
 
 
 class Metadata(TypedDict):
-    """All of metadata.json. The fields that are not required are filled in when the package is written;
-    the copy in the image has no `files`, for a file cannot contain its own hash."""
+    """All of metadata.json. The fields that are not required are filled in when the package is
+    written; the copy in the image has no `files`, for a file cannot contain its own hash.
+    """
 
     schema_version: str
     model: Model
@@ -210,7 +216,7 @@ def schema() -> dict[str, Any]:
 
 
 def validate(metadata: object, place: str = METADATA_FILE) -> None:
-    """`metadata` is of a major version that is known, and fits the schema; else CUV521 or CUV522."""
+    """`metadata` is of a major version that is known and fits the schema; else CUV521, CUV522."""
     major = _major(metadata, place)
     known = int(SCHEMA_VERSION.split(".")[0])
     if major > known:
@@ -220,7 +226,7 @@ def validate(metadata: object, place: str = METADATA_FILE) -> None:
             place=place,
         )
     # Imported here: it takes 0.15 s, which commands that read no package should not pay.
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
+    from jsonschema import Draft202012Validator  # noqa: PLC0415
 
     errors = Draft202012Validator(schema()).iter_errors(metadata)
     found = sorted(f"{e.json_path}: {_short(e.message)}" for e in errors)
@@ -261,7 +267,8 @@ class Package:
 
 
 def read_package(path: Path, *, check: bool = False) -> Package:
-    """The package at `path`: layout, schema and sizes hold; with `check`, the SHA-256 of every file too.
+    """The package at `path`: layout, schema and sizes hold; with `check`, the SHA-256 of every file
+    too.
 
     Raises CUV520 (no package), CUV521 (newer), CUV522 (metadata), CUV523 (files).
     """

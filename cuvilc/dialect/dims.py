@@ -1,8 +1,9 @@
 """Symbolic dimensions: integers, symbols and exact arithmetic on them in one normal form.
 
-A `Dim` is an int or an `Expr`. An `Expr` is a polynomial with integer coefficients over atoms; an atom is a
-symbol or an operation that has no polynomial form (`//`, `%`, min, max, ==, <, select). Equal polynomials
-compare and hash equal, so "same shape" is `==`. Symbols stand for sizes, hence are never negative.
+A `Dim` is an int or an `Expr`. An `Expr` is a polynomial with integer coefficients over atoms; an
+atom is a symbol or an operation that has no polynomial form (`//`, `%`, min, max, ==, <, select).
+Equal polynomials compare and hash equal, so "same shape" is `==`. Symbols stand for sizes, hence
+are never negative.
 
 `str(expr)` is Python syntax and `parse` reads it back: `parse(str(e)) == e`.
 """
@@ -19,7 +20,7 @@ Monomial = tuple[Atom, ...]
 
 
 class Expr:
-    """A non-constant integer expression over symbols. Build with operators and the functions below."""
+    """A non-constant integer expression over symbols, built with operators and functions below."""
 
     __slots__ = ("_hash", "_text", "terms")
     terms: tuple[tuple[Monomial, int], ...]
@@ -145,7 +146,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _nested_floordiv(a: Dim, b: Dim) -> Dim:
-    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: chains of strided layers keep one form."""
+    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: chains of strided layers keep one
+    form.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(a, Expr) and isinstance(b, int) and b > 0:
@@ -261,8 +264,9 @@ def product(dims: Iterable[Dim]) -> Dim:
 def broadcast(a: Shape, b: Shape) -> Shape:
     """NumPy's broadcast of two shapes.
 
-    Two different symbolic sizes give `select(a == 1, b, a)`: right whenever the run-time sizes broadcast at
-    all. A symbol against a constant above 1 gives the constant. Raises ValueError when they cannot broadcast.
+    Two different symbolic sizes give `select(a == 1, b, a)`: right whenever the run-time sizes
+    broadcast at all. A symbol against a constant above 1 gives the constant. Raises ValueError when
+    they cannot broadcast.
     """
     out: list[Dim] = []
     for i in range(max(len(a), len(b))):
@@ -295,7 +299,9 @@ _FUNCTIONS: dict[str, Callable[..., Dim]] = {
 
 
 def _map_atoms(d: Dim, leaf: Callable[[Atom], Dim]) -> Dim:
-    """Rebuild `d` with every atom replaced by leaf(atom); leaf sees atoms whose arguments are not yet mapped."""
+    """Rebuild `d` with every atom replaced by leaf(atom); leaf sees atoms whose arguments are not
+    yet mapped.
+    """
     if isinstance(d, int):
         return d
     total: Dim = 0
@@ -442,7 +448,7 @@ def _print_atom(atom: Atom) -> str:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Dim:
-    """Read what `str` prints, and `//` and `%` besides. Raises ValueError with the offending part."""
+    """Read what `str` prints, and `//` and `%` besides. Raises ValueError with the wrong part."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:

@@ -1,9 +1,10 @@
 """Run a program in NumPy: the executable meaning of the dialect, at every level.
 
-Every operation's `reference` computes in float64; its result is then rounded once to the declared dtype.
-A layout changes where an element lies in memory, never its value, so graph and layout level run alike. At the
-launch level results are written to their planned places in one arena and read back from there, so a plan that
-lets two live values share memory gives wrong results here, as it would on the device.
+Every operation's `reference` computes in float64; its result is then rounded once to the declared
+dtype. A layout changes where an element lies in memory, never its value, so graph and layout level
+run alike. At the launch level results are written to their planned places in one arena and read
+back from there, so a plan that lets two live values share memory gives wrong results here, as it
+would on the device.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class Interpreter:
             )
 
     def places(self, operation: Operation) -> tuple[Any, ...]:
-        """The planned place of each result; None above the launch level, and for values outside the arena."""
+        """The planned place of each result; None above the launch level, and for values outside the
+        arena.
+        """
         attributes = ir.attrs(operation)
         place = attributes.get("place")
         places = attributes.get("places") or (
@@ -134,7 +137,9 @@ def widen(array: np.ndarray) -> np.ndarray:
 def interpret(
     program: Program, feeds: Mapping[str, np.ndarray], exact: bool = False
 ) -> dict[str, np.ndarray]:
-    """Run `main` on named inputs; returns named outputs. Raises InterpretError for inputs that do not fit."""
+    """Run `main` on named inputs; returns named outputs. Raises InterpretError for inputs that do
+    not fit.
+    """
     with program:
         main = program.function("main")
         names = ir.attrs(main)

@@ -1,7 +1,8 @@
 """Programs and how passes read and change them: thin, safe functions over MLIR's Python objects.
 
-A pass works inside `with program:` (context and location are then current) and uses `build`, `replace` and
-`erase`, which refuse what would abort the process (erasing a used operation, replacing by another type).
+A pass works inside `with program:` (context and location are then current) and uses `build`,
+`replace` and `erase`, which refuse what would abort the process (erasing a used operation,
+replacing by another type).
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class Program:
         raise KeyError(name)
 
     def constant_array(self, value: Value) -> np.ndarray | None:
-        """The array of a value made by `ai.constant`, or of a static `ai.full`; else None. Do not write to it."""
+        """The array of a value made by `ai.constant`, or of a static `ai.full`; else None. Do not
+        write to it.
+        """
         owner = defining(value)
         if owner is None:
             return None
@@ -126,14 +129,16 @@ def write_ranges(program: Program) -> None:
 
 
 def text_of(operation: Operation) -> str:
-    """The operation's own text. (`str` would verify it and number every value of the whole module.)"""
+    """The operation's own text. (`str` would verify it and number all values of the module.)"""
     return str(operation.get_asm(assume_verified=True, use_local_scope=True))
 
 
 def define_function(
     program: Program, name: str, inputs: Sequence[TensorType], **attrs: Any
 ) -> ir.Block:
-    """Append `func.func @name` without results yet; returns its entry block. finish_function completes it."""
+    """Append `func.func @name` without results yet; returns its entry block. finish_function
+    completes it.
+    """
     types = declarations.current_types()
     with ir.InsertionPoint(program.module.body):
         f = func.FuncOp(name, ir.FunctionType.get([types.to_mlir(t) for t in inputs], []))
@@ -209,9 +214,11 @@ def is_used(value: Value) -> bool:
 def build(
     name: str, *operands: Value, types: Sequence[TensorType] | None = None, **attributes: Any
 ) -> Any:
-    """Create an operation at the current insertion point; returns its result, or a tuple of several.
+    """Create an operation at the current insertion point; returns its result, or a tuple of
+    several.
 
-    Result types come from the shape rule (`types` overrides for operations with regions). Raises ShapeError.
+    Result types come from the shape rule (`types` overrides for operations with regions). Raises
+    ShapeError.
     """
     declared = OPS[name]
     complete = declared.complete(attributes)
@@ -231,7 +238,9 @@ def build(
 
 
 def constant(program: Program, array: np.ndarray, key: str) -> Value:
-    """An `ai.constant` at the current insertion point; `key` is made unique. The array is kept, not copied."""
+    """An `ai.constant` at the current insertion point; `key` is made unique. The array is kept, not
+    copied.
+    """
     unique, n = key, 1
     while unique in program.weights and program.weights[unique] is not array:
         n += 1
@@ -253,7 +262,8 @@ _WHOLE_BYTES = 1 << 20
 
 
 def fingerprint(array: np.ndarray) -> str:
-    """16 hex digits that tell arrays apart: of all bytes up to 1 MiB, beyond that of 64 spread samples.
+    """16 hex digits that tell arrays apart: of all bytes up to 1 MiB, beyond that of 64 spread
+    samples.
 
     It is for people and caches that also check the rest; the package's own hash covers every byte.
     """

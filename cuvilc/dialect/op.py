@@ -3,36 +3,38 @@
     @op("ai.rms_norm")
     class RmsNorm:
         '''Scale each row to unit root mean square …'''
-        x: Tensor                      # operands: Tensor, `Tensor | None` (trailing), Tensors (variadic, last)
+        x: Tensor               # operands: Tensor, `Tensor | None` (trailing), Tensors (variadic)
         weight: Tensor
-        eps: float = 1e-6              # everything else is an attribute: int float str bool, tuples, Dims
+        eps: float = 1e-6       # all else is an attribute: int float str bool, tuples, Dims
 
-        def shape(x, weight, *, eps): …        # TensorTypes in, TensorType (or tuple of them) out; ShapeError
-        def reference(x, weight, *, eps): …    # NumPy meaning; floats arrive as float64, results are cast
+        def shape(x, weight, *, eps): …        # TensorTypes to TensorType (or a tuple); ShapeError
+        def reference(x, weight, *, eps): …    # NumPy; floats arrive as float64, results are cast
         def element(k, i, x, weight, *, eps): …   # lowering facets in index notation, see below
         samples = (sample(…), …)               # cases that every test, fuzzer and target draws from
 
-Lowering facets say what one output element is, in index notation; a target turns them into loops, so an
-operation that has them runs on every target, fused or alone (`k` is targets/notation.py's Notation):
+Lowering facets say what one output element is, in index notation; a target turns them into loops,
+so an operation that has them runs on every target, fused or alone (`k` is targets/notation.py's
+Notation):
 
-    element(k, i, *operands, **attrs)         value at output index i (a tuple of index expressions).
-        An operand is an accessor: x[i0, i1] loads, x.at(i) loads with NumPy broadcasting, x.shape, x.dtype.
-        Values add, subtract, multiply with operators; everything else through k (k.max, k.exp, k.select,
-        k.const(1.0, x.dtype), …). An index out of range is never loaded: k.guard(condition, lambda: x[…], 0.0).
+    element(k, i, *operands, **attrs)         value at output index i (a tuple of expressions).
+        An operand is an accessor: x[i0, i1] loads, x.at(i) loads with NumPy broadcasting, x.shape,
+        x.dtype. Values add, subtract, multiply with operators; everything else through k (k.max,
+        k.exp, k.select, k.const(1.0, x.dtype), …). An index out of range is never loaded:
+        k.guard(condition, lambda: x[…], 0.0).
     domain(k, *operands, **attrs)             extents of the reduction axes, and with it
     term(k, i, r, *operands, **attrs)         the term at output index i and reduction index r,
     combine = "sum"                           how terms fold: sum max min prod,
     finish(k, i, total, *operands, **attrs)   optional: what becomes of the total.
 
-The decorator makes an MLIR operation of it (through MLIR's `ext` classes): variadic operands and results,
-every attribute required, and a verifier that runs `shape` at parse and at verify.
+The decorator makes an MLIR operation of it (through MLIR's `ext` classes): variadic operands and
+results, every attribute required, and a verifier that runs `shape` at parse and at verify.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import new_class
-from typing import Any
+from typing import Any, ClassVar
 
 from cuvilc._mlir import ext, ir, irdl, register_type_caster
 from cuvilc.dialect.dims import Dim, Expr, parse
@@ -42,7 +44,9 @@ _OPERAND_KINDS = {"Tensor": "one", "Tensor | None": "optional", "Tensors": "many
 
 
 class Tensor:
-    """Annotation of an operand. Files that declare operations use `from __future__ import annotations`."""
+    """Annotation of an operand. Files that declare operations use `from __future__ import
+    annotations`.
+    """
 
 
 class Tensors:
@@ -55,7 +59,9 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class Sample:
-    """One test case: operand types (or arrays for operands whose values matter), attributes, value range."""
+    """One test case: operand types (or arrays for operands whose values matter), attributes, value
+    range.
+    """
 
     operands: tuple[Any, ...]
     attrs: dict[str, Any]
@@ -64,8 +70,9 @@ class Sample:
 
 
 def sample(*operands: Any, low: float = -2.0, high: float = 2.0, **attrs: Any) -> Sample:
-    """`sample("float32[2,3]", np.array([1]), axis=1)`: a spelled operand is filled with random values in
-    [low, high]; an array is passed as it is; None leaves out an optional operand."""
+    """`sample("float32[2,3]", np.array([1]), axis=1)`: a spelled operand is filled with random
+    values in [low, high]; an array is passed as it is; None leaves out an optional operand.
+    """
     return Sample(operands, attrs, low, high)
 
 
@@ -92,7 +99,9 @@ class OpDef:
         return self.facets.get(name)
 
     def group(self, values: Sequence[Any]) -> list[Any]:
-        """Operand list as the facets take it: None for a missing optional, a tuple for a variadic one."""
+        """Operand list as the facets take it: None for a missing optional, a tuple for a variadic
+        one.
+        """
         grouped: list[Any] = []
         rest = list(values)
         for _, kind in self.operands:
@@ -152,8 +161,9 @@ def op(
 ) -> Callable[[type], OpDef]:
     """Declare operation `name`.
 
-    results: their number; -1 for any number. traits: words that passes ask for: "elementwise" (element i
-    depends on the operands' elements at i only), "injective" (has `element`), "terminator", "free-types" (result types do not follow from a shape rule).
+    results: their number; -1 for any number. traits: words that passes ask for: "elementwise"
+    (element i depends on the operands' elements at i only), "injective" (has `element`),
+    "terminator", "free-types" (result types do not follow from a shape rule).
     """
 
     def declare(cls: type) -> OpDef:
@@ -307,7 +317,7 @@ def segment_attrs(definition: OpDef, operands: int, results: int) -> dict[str, i
 class _State:
     """What belongs to the current MLIR context."""
 
-    tables: dict[int, Any] = {}
+    tables: ClassVar[dict[int, Any]] = {}
 
 
 def current_types() -> Any:

@@ -1,8 +1,8 @@
 """Tensor types as passes see them, and their spelling in MLIR.
 
-`TensorType((batch, 3, 224, 224), "float32")` is `tensor<?x3x224x224xf32, #ai.dims<["batch", "3", "224", "224"]>>`.
-The logical shape never changes with the layout: `layout="NCHW16c"` says that memory holds
-[N, ⌈C/16⌉, H, W, 16], the last block filled up with unspecified values.
+`TensorType((batch, 3, 224, 224), "float32")` is `tensor<?x3x224x224xf32, #ai.dims<["batch", "3",
+"224", "224"]>>`. The logical shape never changes with the layout: `layout="NCHW16c"` says that
+memory holds [N, ⌈C/16⌉, H, W, 16], the last block filled up with unspecified values.
 """
 
 from __future__ import annotations
@@ -96,8 +96,10 @@ def channel_block(layout: str) -> int:
 
 
 def pack_parts(layout: str) -> tuple[int, int]:
-    """(axis, block) of a weight layout "pack{axis}_{block}": the axis is split into blocks, the block number
-    comes first, then the other axes in order, the place in the block last; the tail is zeros."""
+    """(axis, block) of a weight layout "pack{axis}_{block}": the axis is split into blocks, the
+    block number comes first, then the other axes in order, the place in the block last; the tail is
+    zeros.
+    """
     axis, block = layout.removeprefix("pack").split("_")
     return int(axis), int(block)
 

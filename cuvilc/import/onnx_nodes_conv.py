@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
 from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
 from ._table import importer
@@ -135,10 +138,6 @@ def max_pool(n: Node) -> Any:
 
 
 def _lowest(dtype: str) -> float:
-    import numpy as np
-
-    from cuvilc.dialect.types import FLOATS
-
     return -math.inf if dtype in FLOATS else int(np.iinfo(dtype).min)
 
 

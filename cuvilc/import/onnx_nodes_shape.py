@@ -27,6 +27,7 @@ from .onnx_node import (
     reshape,
     shape_of,
 )
+from .onnx_tensors import DTYPES
 from .onnx_values import Val
 
 _FAR = 10**9  # exporters write "to the end" as a number this large or larger; no axis is that long
@@ -389,8 +390,6 @@ def constant_of_shape(n: Node) -> ir.Value:
 
 @importer("EyeLike")
 def eye_like(n: Node) -> ir.Value:
-    from .onnx_tensors import DTYPES
-
     dtype = DTYPES[n.attr("dtype")].name if "dtype" in n.attributes else n.type(0).dtype
     k = n.attr("k", 0)
     ones = ir.full(1, n.shape(0), "float32")

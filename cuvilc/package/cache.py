@@ -1,6 +1,7 @@
 """A content-addressed cache on disk: bytes by key, shared by all builds of a user.
 
-A cache can only make a build faster: whatever goes wrong with it (not writable, full, damaged) is a miss.
+A cache can only make a build faster: whatever goes wrong with it (not writable, full, damaged) is a
+miss.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def digest(*parts: bytes | str) -> str:
 class Cache:
     """Safe under concurrent builds: an entry appears whole, by rename, and is verified when read.
 
-    `enabled=False` makes every get a miss and every put nothing. `note` says, once the first write failed,
-    why nothing is cached.
+    `enabled=False` makes every get a miss and every put nothing. `note` says, once the first write
+    failed, why nothing is cached.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Cache:
             self.prune()
 
     def prune(self) -> None:
-        """When over the limit, remove the entries used longest ago until a quarter of it is free."""
+        """When over the limit, remove the entries used longest ago until a quarter is free."""
         entries = sorted(self._entries())
         total = sum(size_bytes for _, size_bytes, _ in entries)
         if total <= self.limit_bytes:
@@ -120,7 +121,9 @@ class Cache:
         return self.directory / name[:2] / name[2:]
 
     def _prune_is_due(self) -> bool:
-        """Once a day by a stamp that all builds share, or after this process wrote an eighth of the limit."""
+        """Once a day by a stamp that all builds share, or after this process wrote an eighth of the
+        limit.
+        """
         stamp = self.directory / "pruned"
         now = time.time()
         try:

@@ -1,4 +1,6 @@
-"""The metadata that follows from a plan; the rest (source, passes, schedules, FLOPs) its maker knows."""
+"""The metadata that follows from a plan; the rest (source, passes, schedules, FLOPs) its maker
+knows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Ranges = Mapping[str, tuple[int, int | None]]
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the plan does not know of a kernel. FLOPs and bytes moved are of all its calls in one run."""
+    """What the plan does not know of a kernel. FLOPs and bytes moved are of all its calls in one
+    run.
+    """
 
     schedule: str
     flops: Dim = 0

@@ -1,4 +1,6 @@
-"""The directory that a package becomes: what may be replaced, and how, without a half-written moment."""
+"""The directory that a package becomes: what may be replaced, and how, without a half-written
+moment.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from cuvilc.package.codes import (
 
 
 def check_destination(destination: Path) -> None:
-    """A package may be written at `destination`: CUV506 or CUV507 otherwise. Cheap: call it first."""
+    """A package may be written at `destination`; else CUV506 or CUV507. Cheap: call it first."""
     name = destination.name
     if not artifact.is_plain_name(name) or not name.isprintable() or str(destination)[-1:] == ".":
         raise fail(BAD_DESTINATION, f"{str(destination)!r} is not a name for a package")

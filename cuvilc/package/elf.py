@@ -1,8 +1,9 @@
-"""ELF64 little-endian, as much of it as packaging takes: a segment for the image, versions, symbol sizes.
+"""ELF64 little-endian, as much of it as packaging takes: a segment for the image, versions, symbol
+sizes.
 
-A program header cannot be added to a linked file, for the table is full and code follows it. But one that
-nobody needs can be rewritten: the last PT_NOTE (note.S makes sure there is one) becomes the PT_LOAD that
-maps the image, which stands behind everything the linker wrote.
+A program header cannot be added to a linked file, for the table is full and code follows it. But
+one that nobody needs can be rewritten: the last PT_NOTE (note.S makes sure there is one) becomes
+the PT_LOAD that maps the image, which stands behind everything the linker wrote.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def segments(data: bytes) -> list[Segment]:
 
 
 def begin_segment(file: BinaryIO) -> int:
-    """Pad the library to where the segment may begin; its offset, which is the file's position afterwards.
+    """Pad the library to where the segment may begin; its offset, which is the file's position
+    afterwards.
 
     Raises ElfError when `end_segment` would.
     """
@@ -107,7 +109,9 @@ def begin_segment(file: BinaryIO) -> int:
 
 
 def end_segment(file: BinaryIO, offset: int) -> Segment:
-    """Everything from `offset` to the end of the file is mapped, read-only, when the library is loaded."""
+    """Everything from `offset` to the end of the file is mapped, read-only, when the library is
+    loaded.
+    """
     size_bytes = file.seek(0, 2) - offset
     if size_bytes <= 0:
         raise ElfError("the segment is empty")
@@ -124,7 +128,7 @@ def _align(offset: int) -> int:
 def _with_image(
     file: BinaryIO, library_bytes: int, offset: int, size_bytes: int
 ) -> tuple[int, list[Segment]]:
-    """(place of the program headers, these with the last PT_NOTE turned into the image's PT_LOAD)."""
+    """(place of the program headers, these with the last PT_NOTE made the image's PT_LOAD)."""
     file.seek(0)
     start = file.read(min(library_bytes, SEGMENT_ALIGN))
     table = segments(start)
@@ -174,9 +178,8 @@ def dependencies(data: bytes) -> Dependencies:
     dynamic = next((s for s in table if s.type == _PT_DYNAMIC), None)
     if dynamic is None:
         return Dependencies((), {})
-    entries = []
-    for i in range(dynamic.filesz // _DYNAMIC.size):
-        entries.append(_unpack(_DYNAMIC, data, dynamic.offset + i * _DYNAMIC.size))
+    places = range(dynamic.filesz // _DYNAMIC.size)
+    entries = [_unpack(_DYNAMIC, data, dynamic.offset + i * _DYNAMIC.size) for i in places]
     tags = dict(entries)
     if _DT_STRTAB not in tags or _DT_STRSZ not in tags:
         raise ElfError("a dynamic section without strings")

@@ -1,4 +1,6 @@
-"""Dims as the runtime evaluates them: one table of operations on int64 in which equal values are shared."""
+"""Dims as the runtime evaluates them: one table of operations on int64 in which equal values are
+shared.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ class ExprTable:
         return self._row(Op.CONST, imm=int(value))
 
     def _sum(self, expr: Expr) -> int:
-        """Positive terms first, so that the sum starts without a negation where that is possible."""
+        """Positive terms first, so that the sum starts without a negation where possible."""
         total: int | None = None
         for monomial, c in sorted(expr.terms, key=lambda term: term[1] < 0):
             if total is None:
@@ -86,7 +88,7 @@ class ExprTable:
         assert total is not None, "an Expr has at least one term"
         return total
 
-    def _monomial(self, monomial: tuple[tuple, ...], coefficient: int) -> int:  # type: ignore[type-arg]
+    def _monomial(self, monomial: tuple[tuple, ...], coefficient: int) -> int:
         """Atoms first, the coefficient last: `n*c` and `2*n*c` share `n*c`."""
         value: int | None = None
         for atom in monomial:
@@ -96,7 +98,7 @@ class ExprTable:
             return self._constant(coefficient)
         return value if coefficient == 1 else self._row(Op.MUL, value, self._constant(coefficient))
 
-    def _atom(self, atom: tuple) -> int:  # type: ignore[type-arg]
+    def _atom(self, atom: tuple) -> int:
         op = atom[0]
         if op == "symbol":
             if atom[1] == CPU_LEVEL:

@@ -1,7 +1,7 @@
 """Writes the image of runtime/src/image.h: plan, weights and metadata as one read-only segment.
 
-Weights are streamed, so their hash, their number and their offsets are known only afterwards. Hence the
-order in the file: header and tables (of known size, written last), weights, metadata.
+Weights are streamed, so their hash, their number and their offsets are known only afterwards. Hence
+the order in the file: header and tables (of known size, written last), weights, metadata.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def write_image(
 ) -> ImageSummary:
     """Write the image to `file`, open for reading and writing, from its position on.
 
-    `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits); `metadata`
-    gives the JSON for the weights as they were stored. Afterwards the file ends with the image.
-    Raises CUV511 when the plan is inconsistent, OSError when the file cannot be written.
+    `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits);
+    `metadata` gives the JSON for the weights as they were stored. Afterwards the file ends with the
+    image. Raises CUV511 when the plan is inconsistent, OSError when the file cannot be written.
     """
     check_plan(plan, weights, features)
     base = file.tell()

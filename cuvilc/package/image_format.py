@@ -1,4 +1,6 @@
-"""The numbers and record layouts of runtime/src/image.h and cuvil.h, which tests/package ties to these."""
+"""The numbers and record layouts of runtime/src/image.h and cuvil.h, which tests/package ties to
+these.
+"""
 
 from __future__ import annotations
 

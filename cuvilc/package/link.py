@@ -34,9 +34,11 @@ _compiled: dict[
 
 
 def runtime_objects(toolchain: Toolchain, source: RuntimeSource, cache: Cache) -> list[bytes]:
-    """The runtime's object files, in order of `source.units`; each compiled once per compiler and flags.
+    """The runtime's object files, in order of `source.units`; each compiled once per compiler and
+    flags.
 
-    Raises CUV502 with the compiler's message. May be called ahead, in a thread, while kernels compile.
+    Raises CUV502 with the compiler's message. May be called ahead, in a thread, while kernels
+    compile.
     """
     headers = [part for h in source.headers for part in (h.name, h.read_bytes())]
     setting = [*toolchain.arguments, toolchain.identity, *COMPILE_FLAGS]
@@ -84,8 +86,8 @@ def link_library(
 ) -> None:
     """Write the shared library `destination`: same inputs, same bytes, wherever it is linked.
 
-    `kernels` define `kernel_symbol(k, i)` for every kernel and level of `plan`. Only cuvil_* is exported.
-    Raises CUV504 with the linker's message, OSError when a file cannot be written.
+    `kernels` define `kernel_symbol(k, i)` for every kernel and level of `plan`. Only cuvil_* is
+    exported. Raises CUV504 with the linker's message, OSError when a file cannot be written.
     """
     with TemporaryDirectory(prefix=".link-", dir=destination.parent) as directory:
         # Relative names and a fixed order: nothing of the machine can reach the output.

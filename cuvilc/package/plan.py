@@ -1,4 +1,5 @@
-"""The execution plan: what the launch level becomes, and what package/image.py writes for the runtime.
+"""The execution plan: what the launch level becomes, and what package/image.py writes for the
+runtime.
 
 Every size is a `Dim` over the plan's symbols. The record layout on disk is runtime/src/image.h.
 """
@@ -10,7 +11,8 @@ from enum import IntEnum
 
 from cuvilc.dialect.dims import Dim
 
-# The symbol that stands for the number of the CPU level in use: levels may divide a kernel into other tasks.
+# The symbol that stands for the number of the CPU level in use: levels may divide a kernel into
+# other tasks.
 CPU_LEVEL = "cpu_level"
 
 
@@ -31,7 +33,9 @@ class StepKind(IntEnum):
 
 @dataclass(frozen=True)
 class Level:
-    """One variant of all kernels: `features` (runtime names, such as "avx512f") must all be present."""
+    """One variant of all kernels: `features` (runtime names, such as "avx512f") must all be
+    present.
+    """
 
     name: str
     features: tuple[str, ...]
@@ -39,7 +43,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbolic dimension, bound at run time to `axis` of input number `input`; lo..hi inclusive."""
+    """A symbolic dimension, lo..hi inclusive, bound at run time to `axis` of input `input`."""
 
     name: str
     input: int
@@ -50,7 +54,9 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: NumPy dtype name ("float32", "bfloat16", …), shape, buffer number."""
+    """An input or output of the model: NumPy dtype name ("float32", "bfloat16", …), shape, buffer
+    number.
+    """
 
     name: str
     dtype: str
@@ -60,7 +66,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place`: arena offset in bytes (a Dim), or the key of a weight, or an input's or output's number."""
+    """`place`: arena offset in bytes (a Dim), or the key of a weight, or an input's or output's
+    number.
+    """
 
     kind: BufferKind
     bytes: Dim
@@ -84,7 +92,9 @@ class Step:
 
 @dataclass
 class Plan:
-    """A whole model. `kernels[i]` is the symbol of kernel i; per level the objects define `kernel_symbol(name, i)`."""
+    """A whole model. `kernels[i]` is the symbol of kernel i; per level the objects define
+    `kernel_symbol(name, i)`.
+    """
 
     symbols: list[Symbol] = field(default_factory=list)
     inputs: list[Port] = field(default_factory=list)

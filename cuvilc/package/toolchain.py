@@ -19,9 +19,10 @@ _COMMANDS = ("cc", "gcc", "clang")
 class Toolchain:
     """How to call a C compiler for one target.
 
-    `command` is the driver with its fixed arguments. `triple` and `glibc` choose another target than the
-    driver's own; plain cc has none, a driver that can (`python -m ziglang cc`) gets them as
-    `-target TRIPLE[.GLIBC]`. `identity` is what the driver says of itself, part of every cache key.
+    `command` is the driver with its fixed arguments. `triple` and `glibc` choose another target
+    than the driver's own; plain cc has none, a driver that can (`python -m ziglang cc`) gets them
+    as `-target TRIPLE[.GLIBC]`. `identity` is what the driver says of itself, part of every cache
+    key.
     """
 
     command: tuple[str, ...]
@@ -76,7 +77,9 @@ def identify(command: tuple[str, ...]) -> str:
 
 
 def run(arguments: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tool; stdout and stderr come together in `stdout`, in English, whatever its exit status."""
+    """Run a tool; stdout and stderr come together in `stdout`, in English, whatever its exit
+    status.
+    """
     try:
         return subprocess.run(
             arguments, cwd=cwd, text=True, errors="replace", check=False,

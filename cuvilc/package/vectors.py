@@ -1,7 +1,7 @@
 """Test vectors inside a package: inputs with the outputs that they must give, as vectors.npz.
 
-Arrays are named `case0.input0`, `case0.output0`, … after the model's order; a dtype that NumPy has no name
-for is stored as unsigned integers of its size and gets its meaning back from the metadata.
+Arrays are named `case0.input0`, `case0.output0`, … after the model's order; a dtype that NumPy has
+no name for is stored as unsigned integers of its size and gets its meaning back from the metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Vectors:
 
 
 def write_vectors(file: BinaryIO, vectors: Vectors) -> None:
-    """Write the .npz: same arrays, same bytes. Stored, for deflate differs between zlib versions."""
+    """Write the .npz: same arrays, same bytes. Stored: deflate differs between zlib versions."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for i, case in enumerate(vectors.cases):
             for kind, arrays in (("input", case.inputs), ("output", case.outputs)):
@@ -58,7 +58,9 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
 
 
 def read_vectors(package: Package) -> Vectors | None:
-    """The package's test vectors, or None when it has none. CUV522 when they do not fit the metadata."""
+    """The package's test vectors, or None when it has none. CUV522 when they do not fit the
+    metadata.
+    """
     info = package.metadata.get("vectors")
     if info is None:
         return None
@@ -87,7 +89,7 @@ def _read_case(package: Package, stored: Mapping[str, Array], i: int) -> Case:
 def _typed(array: Array, dtype: str) -> Array:
     if dtype != _FOREIGN:
         return array
-    import ml_dtypes  # only packages with bfloat16 ports need it
+    import ml_dtypes  # noqa: PLC0415  # only packages with bfloat16 ports need it
 
     return array.view(ml_dtypes.bfloat16)
 

@@ -32,7 +32,7 @@ Weights = Mapping[str, Weight]
 
 @dataclass(frozen=True)
 class WeightsSummary:
-    """The weights section as written: `count` distinct weights in `size_bytes` bytes with padding."""
+    """The weights section as written: `count` distinct weights, `size_bytes` with padding."""
 
     sha256: str
     size_bytes: int
@@ -40,7 +40,9 @@ class WeightsSummary:
 
 
 class WeightsWriter:
-    """Appends weights to `file`, which is open for reading and writing and stands at the section's start."""
+    """Appends weights to `file`, which is open for reading and writing and stands at the section's
+    start.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -51,7 +53,9 @@ class WeightsWriter:
         self._count = 0
 
     def add(self, key: str, weight: Weight) -> int:
-        """Store `weight` unless equal bytes are stored already; the offset of its bytes in the section."""
+        """Store `weight` unless equal bytes are stored already; the offset of its bytes in the
+        section.
+        """
         data = _as_bytes(key, weight)
         candidates = self._stored.setdefault(_fingerprint(data), [])
         for offset in candidates:
@@ -103,7 +107,6 @@ def _chunks(data: NDArray[np.uint8]) -> Iterator[memoryview]:
 
 def _fingerprint(data: NDArray[np.uint8]) -> bytes:
     """Length and a few samples. Equal weights have equal fingerprints, different ones seldom do."""
-    samples = [data.size.to_bytes(8, "little")]
-    for begin in np.linspace(0, max(data.size - _SAMPLE_BYTES, 0), num=16, dtype=np.int64):
-        samples.append(data[begin : begin + _SAMPLE_BYTES].tobytes())
-    return b"".join(samples)
+    places = np.linspace(0, max(data.size - _SAMPLE_BYTES, 0), num=16, dtype=np.int64)
+    samples = [data[begin : begin + _SAMPLE_BYTES].tobytes() for begin in places]
+    return b"".join([data.size.to_bytes(8, "little"), *samples])

@@ -38,11 +38,12 @@ def write_package(
     runtime: RuntimeSource | None = None,
     cache: Cache | None = None,
 ) -> Metadata:
-    """Write the package directory `destination`, replacing a package there; the metadata as written.
+    """Write the package directory `destination`, replacing a package there; the metadata as
+    written.
 
-    `objects` are object files, as bytes or paths, that define every kernel of `plan` for every level;
-    `metadata` comes from `describe`. Raises CUV501 to CUV511; then nothing is left behind, and what stood
-    at the destination stands there still.
+    `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
+    level; `metadata` comes from `describe`. Raises CUV501 to CUV511; then nothing is left behind,
+    and what stood at the destination stands there still.
     """
     check_destination(destination)
     with os_errors(destination):
@@ -102,7 +103,7 @@ def _measured(metadata: Metadata, plan: Plan, objects: Sequence[Object], library
 def _append_image(
     library: Path, plan: Plan, weights: Weights, runtime: RuntimeSource, metadata: Metadata
 ) -> None:
-    """Append plan, weights and metadata to the linked library and map them; completes `metadata`."""
+    """Append plan, weights and metadata to the library and map them; completes `metadata`."""
 
     def text(stored: WeightsSummary) -> bytes:
         metadata["weights"] = {

@@ -10,9 +10,9 @@ from typing import Any
 class Chip:
     """One CPU level.
 
-    `lanes`: float32 lanes of a vector register; `registers`: vector registers; `features`: what the runtime
-    must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are those of the
-    smallest common machine of the level.
+    `lanes`: float32 lanes of a vector register; `registers`: vector registers; `features`: what the
+    runtime must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are
+    those of the smallest common machine of the level.
     """
 
     name: str

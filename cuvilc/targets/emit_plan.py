@@ -19,8 +19,8 @@ UNBOUND_SYMBOL = define(
     "CUV402",
     "a size of the model cannot be read from its inputs",
     """\
-Every symbolic size must be one axis of some input by itself, so that the runtime can read it there. Here a
-size occurs only inside an expression, or only in an output.
+Every symbolic size must be one axis of some input by itself, so that the runtime can read it there.
+Here a size occurs only inside an expression, or only in an output.
 
 Next step: give the size with `--dim NAME=N`, or fix the input's shape with `--shape INPUT=…`.
 """,
@@ -88,10 +88,12 @@ class _Emitter:
                 missing = sorted(dims.symbols(d) - known)
                 if missing:
                     raise fail(
-                        UNBOUND_SYMBOL, f"the size `{missing[0]}` is not an axis of any input",
-                        place=f"{self.program.name}: `{port.name}`", evidence=f"{port.name}: [{', '.join(map(str, port.dims))}]",
+                        UNBOUND_SYMBOL,
+                        f"the size `{missing[0]}` is not an axis of any input",
+                        place=f"{self.program.name}: `{port.name}`",
+                        evidence=f"{port.name}: [{', '.join(map(str, port.dims))}]",
                         help=f"give it a value: --dim {missing[0]}=N",
-                    )  # fmt: skip
+                    )
 
     def buffer(self, wanted: Buffer) -> int:
         number = self.buffers.get(wanted)

@@ -1,7 +1,7 @@
 """Compile kernel functions to object code, for several CPU levels, in parallel, through the cache.
 
-The cache's key is the kernel's text, the chip, and the sources of everything that decides its code; a hit
-needs neither TVM nor LLVM.
+The cache's key is the kernel's text, the chip, and the sources of everything that decides its code;
+a hit needs neither TVM nor LLVM.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ def _done(code: bytes) -> Future[bytes]:
 def schedule_kernel(
     program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
 ) -> tuple[Facts, Any]:
-    """The first schedule that takes the region. `scalars`: those another level already passes, kept in front."""
+    """The first schedule that takes the region. `scalars`: those another level already passes, kept
+    in front.
+    """
     from cuvilc.targets.region import Miss, Region  # noqa: PLC0415  (a cache hit does not load TVM)
     from cuvilc.targets.schedules import SCHEDULES  # noqa: PLC0415
 

@@ -1,7 +1,9 @@
-"""The language `k` of lowering facets, over TIR: values, index arithmetic, and accessors of operands.
+"""The language `k` of lowering facets, over TIR: values, index arithmetic, and accessors of
+operands.
 
-float16 and bfloat16 are float32 in here; loads and stores convert. Transcendental functions are polynomials
-that vectorise, each with the source of its formula and its error; tests/targets/test_notation.py measures it.
+float16 and bfloat16 are float32 in here; loads and stores convert. Transcendental functions are
+polynomials that vectorise, each with the source of its formula and its error;
+tests/targets/test_notation.py measures it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def compute_dtype(dtype: str) -> str:
 
 
 class Accessor:
-    """An operand in index notation: `x[i, j]` is its element, `x.at(i)` its element with broadcasting."""
+    """An operand in index notation: `x[i, j]` is its element, `x.at(i)` its element with
+    broadcasting.
+    """
 
     def __init__(
         self, t: TensorType, extents: Sequence[Any], load: Callable[[tuple[Any, ...]], Any],
@@ -185,7 +189,7 @@ class Notation(Math):
         return 0 if isinstance(b, int) and b == 1 else tirx.floormod(_i64(a), _i64(b))
 
     def add(self, a: Any, b: Any, rounding: str = "rtne") -> Any:
-        """a + b; "rtz" corrects the nearest result toward zero by the exact error (Knuth's TwoSum)."""
+        """a + b; "rtz" corrects the result toward zero by the exact error (Knuth's TwoSum)."""
         if rounding == "rtne" or not _dtype(a).startswith("float"):
             return a + b
         a, b = self.let(a), self.let(b)
@@ -204,7 +208,7 @@ class Notation(Math):
         return value
 
     def div(self, a: Any, b: Any) -> Any:
-        """True division of floats; C's truncating division of integers (a zero divisor is a fault)."""
+        """Division of floats; C's truncating division of integers (a zero divisor is a fault)."""
         dtype = _dtype(a)
         if dtype.startswith("float"):
             return a / b
@@ -245,7 +249,8 @@ class Notation(Math):
         return self._extreme(a, b, lambda x, y: x > y)
 
     def _extreme(self, a: Any, b: Any, loses: Callable[[Any, Any], Any]) -> Any:
-        # `a < b ? b : a` gives a when either is NaN, and is one instruction; only a NaN in b needs more.
+        # `a < b ? b : a` gives a when either is NaN, and is one instruction; only a NaN in b needs
+        # more.
         if not _dtype(a).startswith("float"):
             a, b = self.let(a), self.let(b)
             return tirx.Select(loses(a, b), b, a)

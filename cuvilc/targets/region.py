@@ -1,7 +1,8 @@
 """A kernel to be: the outlined function of one fusion, and its values in index notation.
 
-A schedule gets a `Region`. It picks its anchor among `operations`, builds the loops, says with `define` what
-the anchor's result is at the loops' indices, and asks `accessor(result)` for everything that follows from it.
+A schedule gets a `Region`. It picks its anchor among `operations`, builds the loops, says with
+`define` what the anchor's result is at the loops' indices, and asks `accessor(result)` for
+everything that follows from it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Scheduled:
 
 @dataclass
 class Region:
-    """The body of an outlined kernel function. Buffers of a launch: arguments first, then results."""
+    """The body of an outlined kernel function. Buffers of a launch: arguments, then results."""
 
     program: Program
     function: Operation
@@ -96,7 +97,9 @@ class Emitter:
         return [self.builder.scalar(d) for d in shape]
 
     def accessor(self, value: Value) -> Accessor:
-        """The value in index notation: an argument, a defined value, or an operation with `element`."""
+        """The value in index notation: an argument, a defined value, or an operation with
+        `element`.
+        """
         found = self._accessors.get(value)
         if found is None:
             found = self._accessors[value] = self._computed(value)
@@ -120,9 +123,8 @@ class Emitter:
         return self.builder.scalar(value)
 
     def _computed(self, value: Value) -> Accessor:
-        operation = (
-            value.owner.operation
-        )  # an operation: every argument has its accessor from the start
+        # An operation: every argument has its accessor from the start.
+        operation = value.owner.operation
         declared = ir.definition(operation)
         element = declared.facet("element") if declared else None
         if element is None:

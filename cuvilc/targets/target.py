@@ -1,7 +1,8 @@
-"""What a target is: it turns a program at the launch level into a package; the table of all targets.
+"""What a target is: it turns a program at the launch level into a package; the table of all
+targets.
 
-A target is a module of this folder with a `Target` of its own, registered here by name; `null.py` is the
-skeleton to copy. Nothing outside such a module knows what machine it is for.
+A target is a module of this folder with a `Target` of its own, registered here by name; `null.py`
+is the skeleton to copy. Nothing outside such a module knows what machine it is for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ UNKNOWN_TARGET = define(
     "CUV401",
     "unknown target or CPU",
     """\
-`--target` names one of the targets that `cuvilc targets` lists, and `--cpu` one of the CPU levels or names
-listed there, `host`, or several joined by `+`.
+`--target` names one of the targets that `cuvilc targets` lists, and `--cpu` one of the CPU levels
+or names listed there, `host`, or several joined by `+`.
 """,
     exit_code=2,
 )
@@ -28,7 +29,7 @@ listed there, `host`, or several joined by `+`.
 
 @dataclass
 class BuildOptions:
-    """What the user asked of the target. `progress` is told each finished kernel: (done, of, name)."""
+    """What the user asked of the target. `progress` hears each finished kernel: done, of, name."""
 
     cpu: str = ""
     jobs: int = 0

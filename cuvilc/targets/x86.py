@@ -30,15 +30,21 @@ _VNNI = (*_V4, "avx512vnni")
 _BF16 = (*_VNNI, "avx512bf16")
 _WIDE = ["-prefer-256-bit"]  # LLVM would otherwise split 512-bit vectors on some chips
 
+
+def _wide(name: str, features: tuple[str, ...]) -> Chip:
+    """A chip whose compiler would use 256-bit vectors unless told to use 512-bit ones."""
+    return Chip(name, 16, 32, features, {"mcpu": name, "mattr": _WIDE}, l2_bytes=1 << 20)
+
+
 CHIPS = {
     "x86-64-v2": Chip("x86-64-v2", 4, 16, _V2, {"mcpu": "x86-64-v2"}),
     "x86-64-v3": Chip("x86-64-v3", 8, 16, _V3, {"mcpu": "x86-64-v3"}),
-    "x86-64-v4": Chip("x86-64-v4", 16, 32, _V4, {"mcpu": "x86-64-v4", "mattr": _WIDE}, l2_bytes=1 << 20),
+    "x86-64-v4": _wide("x86-64-v4", _V4),
     "haswell": Chip("haswell", 8, 16, _V3, {"mcpu": "haswell"}),
     "znver2": Chip("znver2", 8, 16, _V3, {"mcpu": "znver2"}),
     "znver3": Chip("znver3", 8, 16, _V3, {"mcpu": "znver3"}),
-    "skylake-avx512": Chip("skylake-avx512", 16, 32, _V4, {"mcpu": "skylake-avx512", "mattr": _WIDE}, l2_bytes=1 << 20),
-    "icelake-server": Chip("icelake-server", 16, 32, _VNNI, {"mcpu": "icelake-server", "mattr": _WIDE}, l2_bytes=1 << 20),
+    "skylake-avx512": _wide("skylake-avx512", _V4),
+    "icelake-server": _wide("icelake-server", _VNNI),
     "znver4": Chip("znver4", 16, 32, _BF16, {"mcpu": "znver4"}, l2_bytes=1 << 20),
 }  # fmt: skip
 DEFAULT_CPU = "x86-64-v3+x86-64-v4"

@@ -80,10 +80,10 @@ class Port:
         """A new array for this output."""
         try:
             return np.empty(dims, self.dtype)
-        except MemoryError as error:
+        except MemoryError as error:  # `fail` never returns
             self.fail("CUV608", f"no memory for output `{self.name}` of shape {dims}", "", error)
 
-    def _convert(self, value: Any) -> np.ndarray:
+    def _convert(self, value: Any) -> np.ndarray:  # noqa: RET503  # `fail` never returns
         kind = type(value).__name__
         try:
             if hasattr(value, "__dlpack__"):
@@ -115,7 +115,7 @@ class Port:
 def _dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         try:
-            import ml_dtypes
+            import ml_dtypes  # noqa: PLC0415  # optional
         except ImportError:
             name = "uint16"
         else:

@@ -1,4 +1,4 @@
-"""Outlining and the memory plan: the launch level computes what the graph level does, in one arena."""
+"""Outlining and memory plan: the launch level computes what the graph level does, in one arena."""
 
 from __future__ import annotations
 

@@ -29,9 +29,14 @@ def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4)):
             w = constant(program, rng.standard_normal((3, 4, *kernel), np.float32), "w")
             more = [constant(program, rng.standard_normal(4, np.float32), "b")] if with_bias else []
             y = build(
-                "ai.conv_transpose", block.arguments[0], w, *more, strides=strides, pads_begin=begin,
-                pads_end=end, dilations=(1, 1), output_padding=extra,
-            )  # fmt: skip
+                "ai.conv_transpose",
+                *(block.arguments[0], w, *more),
+                strides=strides,
+                pads_begin=begin,
+                pads_end=end,
+                dilations=(1, 1),
+                output_padding=extra,
+            )
         finish_function(block, [y])
     return program
 
@@ -41,9 +46,10 @@ SMALL = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.tuples(st.integers(1, 4), st.integers(1, 4)), st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    SMALL, SMALL, SMALL, st.booleans(),
-)  # fmt: skip
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    *(SMALL, SMALL, SMALL, st.booleans()),
+)
 def test_transposed_convolutions(kernel, strides, begin, end, extra, with_bias):
     extra = tuple(min(e, s - 1) for e, s in zip(extra, strides, strict=True))
     begin = tuple(min(p, k - 1) for p, k in zip(begin, kernel, strict=True))

@@ -142,9 +142,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     """Counts by operator and in all, then what failed and what was refused."""
     lines = []
     for kind in ("failed", "refused"):
-        for o in outcomes:
-            if o.kind == kind:
-                lines.append(f"{kind:8} {o.name}: {o.reason[:150]}")
+        lines += [f"{kind:8} {o.name}: {o.reason[:150]}" for o in outcomes if o.kind == kind]
     counts = {k: sum(o.kind == k for o in outcomes) for k in ("passed", "failed", "refused")}
     return "\n".join([*lines, ", ".join(f"{n} {k}" for k, n in counts.items())])
 

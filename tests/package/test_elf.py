@@ -109,9 +109,10 @@ def test_what_cannot_be_patched_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ElfError, match=reason):
             begin_segment(BytesIO(data))
+    file = BytesIO(library)
+    begun = begin_segment(file)
     with pytest.raises(ElfError, match="empty"):
-        file = BytesIO(library)
-        end_segment(file, begin_segment(file))
+        end_segment(file, begun)
 
 
 def test_dependencies_are_those_that_the_linker_recorded(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_library_needs_the_c_library_alone(package: Path) -> None:
 
 
 def test_packages_for_another_machine_link(tmp_path: Path) -> None:
-    """With a compiler for another target all but running is the same; skipped where there is none."""
+    """With a compiler for another target all but running is the same. Skipped where none is."""
     pytest.importorskip("ziglang")
     command = (sys.executable, "-m", "ziglang", "cc")
     toolchain = Toolchain(command, "zig", "aarch64-linux-gnu", "2.17")

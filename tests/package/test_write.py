@@ -268,8 +268,9 @@ def test_a_failing_disk_leaves_all_as_it_was(
 def test_a_linker_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "full-cc"
     script.write_text(
-        '#!/bin/sh\ncase "$*" in *-shared*) echo "ld: final link failed: No space left on device"; exit 1;;'
-        '\nesac\nexec cc "$@"\n'
+        '#!/bin/sh\ncase "$*" in *-shared*) '
+        'echo "ld: final link failed: No space left on device"; exit 1;;\n'
+        'esac\nexec cc "$@"\n'
     )
     script.chmod(0o755)
     monkeypatch.setenv("CC", str(script))

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Kernel:
         """The results; `splits` are task numbers at which a new call begins."""
         launch = Launch(self, feeds)
         cuts = sorted({0, launch.tasks, *(s for s in splits if s < launch.tasks)})
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in pairwise(cuts):
             launch(begin, end)
         return launch.results()
 

@@ -1,7 +1,8 @@
 """The launch level: named kernels on planned buffers.
 
-Values stay tensors; `places` says where each result lies: ("arena", offset in bytes) or ("output", number).
-A place is a Dim, since sizes may be known at run time only. Kernels are the module's other functions.
+Values stay tensors; `places` says where each result lies: ("arena", offset in bytes) or ("output",
+number). A place is a Dim, since sizes may be known at run time only. Kernels are the module's other
+functions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def _interpret_launch(interpreter: Any, operation: Any, operands: Any) -> Any:
 
 @op("ai.launch", results=-1, traits=("free-types",))
 class Launch:
-    """Call `kernel` with tensors; memory is not planned yet. `symbols`: sizes for the kernel's own symbols."""
+    """Call `kernel` with tensors; memory is not planned yet. `symbols`: sizes for the kernel's own
+    symbols.
+    """
 
     inputs: Tensors
     kernel: str
@@ -84,7 +87,9 @@ class NpuLaunch:
 
 @op("ai.copy", pure=False)
 class Copy:
-    """x in another buffer: an output that is an input, a weight or another output; a branch's result."""
+    """x in another buffer: an output that is an input, a weight or another output; a branch's
+    result.
+    """
 
     x: Tensor
     place: tuple

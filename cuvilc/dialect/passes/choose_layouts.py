@@ -1,8 +1,9 @@
 """Choose memory layouts: channel-blocked activations around convolutions, packed constant weights.
 
-A blocked layout is given to every convolution and pool that a schedule can run blocked, and flows through
-elementwise operations; `ai.relayout` stands where a value must change. Weights that a schedule reads in
-panels are only marked: the package holds them packed, the IR's side table stays row-major.
+A blocked layout is given to every convolution and pool that a schedule can run blocked, and flows
+through elementwise operations; `ai.relayout` stands where a value must change. Weights that a
+schedule reads in panels are only marked: the package holds them packed, the IR's side table stays
+row-major.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def _blocks(block: object) -> list[object]:
 
 
 class _Blocker:
-    """One block of straight-line code, in order: `blocked` maps a row-major value to its blocked twin."""
+    """One block of straight-line code, in order: `blocked` maps a row-major value to its blocked
+    twin.
+    """
 
     def __init__(self, program: Program, context: PassContext, block: object) -> None:
         self.program = program
@@ -138,7 +141,9 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Every operand has a blocked form with all the result's channels, or is a constant along them."""
+        """Every operand has a blocked form with all the result's channels, or is a constant along
+        them.
+        """
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
             return False
@@ -149,7 +154,9 @@ class _Blocker:
         return all(v in self.blocked or self.spreads(v) for v in operation.operands)
 
     def spreads(self, value: Value) -> bool:
-        """A constant that varies at most along channels: it is read with the channel index of any layout."""
+        """A constant that varies at most along channels: it is read with the channel index of any
+        layout.
+        """
         owner = ir.defining(value)
         if owner is None or owner.name not in ("ai.constant", "ai.full"):
             return False

@@ -1,7 +1,8 @@
 """Turn each fusion into a kernel function of its own and a launch of it; equal kernels become one.
 
-A kernel's sizes are its own symbols s0, s1, … in order of appearance, so that layers that differ only in
-which symbol they use share a kernel. The function's name is a hint at its work and a hash of its text.
+A kernel's sizes are its own symbols s0, s1, … in order of appearance, so that layers that differ
+only in which symbol they use share a kernel. The function's name is a hint at its work and a hash
+of its text.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Bring convolutions into the one form that has a fast schedule: two spatial axes, forward.
 
-- One spatial axis becomes two, the first of size 1. The reshape back moves down past elementwise operations
-  and pools, so that a chain of such layers is reshaped at its ends only.
-- A transposed convolution becomes an ordinary one with strideⁿ times the outputs, one group for each phase of
-  the output grid, whose results are then interleaved (polyphase decomposition: Shi et al. 2016, "Is the
-  deconvolution layer the same as a convolutional layer?"). No multiplication by an inserted zero is left.
+- One spatial axis becomes two, the first of size 1. The reshape back moves down past elementwise
+  operations and pools, so that a chain of such layers is reshaped at its ends only.
+- A transposed convolution becomes an ordinary one with strideⁿ times the outputs, one group for
+  each phase of the output grid, whose results are then interleaved (polyphase decomposition:
+  Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?"). No
+  multiplication by an inserted zero is left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _SPATIAL = ("kernel", "strides", "dilations")
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it no transposed convolution of constant weights is left that decomposes, and none of rank 3."""
+    """After it no transposed convolution of constant weights is left that decomposes, and none of
+    rank 3.
+    """
     with program:
         for function in program.functions():
             for operation in list(ir.walk(ir.body(function))):
@@ -114,7 +117,7 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
 
 
 def _polyphase(program: Program, operation: Operation, context: PassContext) -> None:
-    """One transposed convolution, if its weights are constant and it has one group and no dilation."""
+    """One transposed convolution, of constant weights, with one group and no dilation."""
     x, w, *bias = operation.operands
     attrs, weights = ir.attrs(operation), program.constant_array(w)
     strides = attrs["strides"]
@@ -125,7 +128,7 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
     if bias and shifts is None:
         context.miss(NAME, operation, "bias at run time")
         return
-    inputs, outputs, *kernel = weights.shape
+    _, outputs, *kernel = weights.shape
     taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     grid = ir.type_of(x).shape[2:]
     wanted = ir.type_of(operation.results[0]).shape[2:]
@@ -166,7 +169,9 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
 
 
 def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int]) -> np.ndarray:
-    """[I, O, k..] → [O·phases, I, taps..]: phase p takes every stride-th weight from p on, reversed."""
+    """[I, O, k..] → [O·phases, I, taps..]: phase p takes every stride-th weight from p on,
+    reversed.
+    """
     inputs, outputs, *kernel = weights.shape
     result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
     for phase in product(*(range(s) for s in strides)):

@@ -1,9 +1,10 @@
-"""Give every value of `main` a place: an offset in one arena, an output, or the memory of another value.
+"""Give every value of `main` a place: an offset in one arena, an output, or the memory of another
+value.
 
-Lifetimes are over the linear order of operations, branches one after the other. With static sizes offsets
-are chosen best-fit (largest first); with symbolic sizes values share slots when one provably fits, and an
-offset is a sum of slot sizes. A bare `ai.reshape` shares its operand's memory. ALIGNMENT keeps vectors and
-cache lines of different buffers apart.
+Lifetimes are over the linear order of operations, branches one after the other. With static sizes
+offsets are chosen best-fit (largest first); with symbolic sizes values share slots when one
+provably fits, and an offset is a sum of slot sizes. A bare `ai.reshape` shares its operand's
+memory. ALIGNMENT keeps vectors and cache lines of different buffers apart.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ALIGNMENT = 64
 
 @dataclass
 class Lifetime:
-    """Memory of `size_bytes` (rounded up) needed from step `first` to step `last`, both included."""
+    """Memory of `size_bytes` (rounded up) needed from step `first` to and with step `last`."""
 
     owner: Value
     size_bytes: Dim
@@ -36,14 +37,15 @@ class Lifetime:
 class _Planner:
     program: Program
     order: list[Operation] = field(default_factory=list)
-    root: dict[Value, Value] = field(
-        default_factory=dict
-    )  # a view's value -> the value whose memory it is
+    # a view's value -> the value whose memory it is
+    root: dict[Value, Value] = field(default_factory=dict)
     outputs: dict[Value, int] = field(default_factory=dict)
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it `main` is at the launch level: ai.cpu.launch with places, and copies where outputs need them."""
+    """After it `main` is at the launch level: ai.cpu.launch with places, and copies where outputs
+    need them.
+    """
     with program:
         main = program.function("main")
         if any(o.name == "ai.cpu.launch" for o in ir.walk(ir.body(main))):
@@ -74,7 +76,9 @@ def _copy_branch_results(block: object) -> None:
 
 
 def _claim_outputs(main: Operation) -> dict[Value, int]:
-    """Values that may be written into an output's memory directly; a copy is made for each that may not."""
+    """Values that may be written into an output's memory directly; a copy is made for each that may
+    not.
+    """
     end = ir.terminator(ir.body(main))
     claimed: dict[Value, int] = {}
     for i, value in enumerate(list(end.operands)):
@@ -99,7 +103,9 @@ def _view_source(value: Value) -> Value:
 
 
 def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
-    """Every value -> the value that owns its memory. A branch's copy lies in the conditional's result."""
+    """Every value -> the value that owns its memory. A branch's copy lies in the conditional's
+    result.
+    """
     roots: dict[Value, Value] = {a: a for a in ir.body(main).arguments}
     for operation in order:
         for result in operation.results:
@@ -108,8 +114,7 @@ def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
         if operation.name == "ai.if":
             for region in operation.regions:
                 end = ir.terminator(region.blocks[0])
-                for value, result in zip(end.operands, operation.results, strict=True):
-                    roots[value] = result
+                roots.update(zip(end.operands, operation.results, strict=True))
     return {v: roots.get(_view_source(r), r) for v, r in roots.items()}
 
 
@@ -162,7 +167,9 @@ def _assign_static(lifetimes: list[Lifetime]) -> int:
 
 
 def _assign_slots(lifetimes: list[Lifetime], program: Program) -> Dim:
-    """Values in order of birth reuse a free slot that surely holds them, or one that they surely outgrow."""
+    """Values in order of birth reuse a free slot that surely holds them, or one that they surely
+    outgrow.
+    """
     slots: list[tuple[Dim, int, list[Lifetime]]] = []  # size, last step of its users, users
     for life in sorted(lifetimes, key=lambda x: x.first):
         best = None

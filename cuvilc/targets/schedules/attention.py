@@ -1,10 +1,12 @@
-"""Attention without its score matrix: blocks of keys against a chunk of queries, softmax carried along.
+"""Attention without its score matrix: blocks of keys against a chunk of queries, softmax carried
+along.
 
-A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come as vectors
-over keys, each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and p·v is added with vectors
-over v's features (Dao et al. 2022). q, k and v may come through injective operations, such as the reshape and
-transpose that cut heads out of a projection; the result may pass through elementwise operations, then through
-transposes and reshapes, and is stored where they put it.
+A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come
+as vectors over keys, each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and
+p·v is added with vectors over v's features (Dao et al. 2022). q, k and v may come through injective
+operations, such as the reshape and transpose that cut heads out of a projection; the result may
+pass through elementwise operations, then through transposes and reshapes, and is stored where they
+put it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 def _moves(region: Region, anchor: Any) -> tuple[Any, list[Any]]:
-    """(value, operations): what the loops compute at attention's own index, and what then moves it."""
+    """(value, operations): what the loops compute at attention's own index, what then moves it."""
     if len(region.results) != 1 or ir.type_of(region.results[0]).layout:
         raise Miss("attention has one row-major result")
     chain: list[Any] = []

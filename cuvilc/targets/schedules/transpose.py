@@ -1,8 +1,9 @@
-"""Tiles for regions whose innermost axis is strided in an operand: both sides then touch whole cache lines.
+"""Tiles for regions whose innermost axis is strided in an operand: both sides then touch whole
+cache lines.
 
-An operand that is contiguous along another loop than the result is read in squares of a vector's lanes, which
-are transposed in registers into a small local square; the region's arithmetic then reads that. A region that only
-moves elements transposes straight into its result.
+An operand that is contiguous along another loop than the result is read in squares of a vector's
+lanes, which are transposed in registers into a small local square; the region's arithmetic then
+reads that. A region that only moves elements transposes straight into its result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _LEAST = 8  # shorter loops are not worth tiles
 
 
 class TileBuilder(KernelBuilder):
-    """A builder that can note loads of launch buffers, and later give other values for some of them."""
+    """A builder that can note loads of launch buffers, and later give other values for some of
+    them.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -58,7 +61,7 @@ class TileBuilder(KernelBuilder):
 
 @dataclass
 class _Tiling:
-    """The loops of a tiled piece: `o` (contiguous in the operand), the innermost one, and the rest."""
+    """The loops of a tiled piece: `o` (contiguous in the operand), the innermost, the rest."""
 
     o: int
     inner: int
