@@ -1,6 +1,7 @@
 """Bring convolutions into the one form that has a fast schedule: two spatial axes, forward.
 
-- One spatial axis becomes two, the first of size 1. The reshape back moves down past elementwise
+- One spatial axis becomes two, the first of size 1, and so does the pair whose last has size 1: schedules tile
+  along the last axis. The reshape back moves down past elementwise
   operations and pools, so that a chain of such layers is reshaped at its ends only.
 - A transposed convolution becomes an ordinary one with strideⁿ times the outputs, one group for
   each phase of the output grid, whose results are then interleaved (polyphase decomposition:
@@ -24,7 +25,6 @@ NAME = "plan-convolutions"
 VERSION = 1
 
 _POOLS = ("ai.max_pool", "ai.avg_pool", "ai.lp_pool")
-_SPATIAL = ("kernel", "strides", "dilations")
 
 
 def run(program: Program, context: PassContext) -> None:
@@ -47,53 +47,68 @@ def run(program: Program, context: PassContext) -> None:
 
 def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> None:
     declared = ir.definition(operation)
-    if operation.name in ("ai.conv", *_POOLS) and ir.type_of(operation.operands[0]).rank == 3:
-        if operation.name != "ai.conv" or program.constant_array(operation.operands[1]) is not None:
+    if operation.name in ("ai.conv", *_POOLS):
+        if _is_flat(program, operation):
             _widen_window(program, operation, flat)
-    elif (
-        declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands)
-    ):
+    elif declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands):
         _widen_elementwise(operation, flat)
+
+
+def _is_flat(program: Program, operation: Operation) -> bool:
+    """Rank 3, or rank 4 with nothing along the last axis: [N, C, H, 1] and windows of one column."""
+    t, attrs = ir.type_of(operation.operands[0]), ir.attrs(operation)
+    if operation.name == "ai.conv" and program.constant_array(operation.operands[1]) is None:
+        return False
+    if t.layout or t.rank == 3:
+        return not t.layout
+    if operation.name == "ai.conv":
+        kernel = ir.type_of(operation.operands[1]).shape[2:]
+    else:
+        kernel = attrs["kernel"]
+    last = (kernel[-1], attrs["strides"][-1], attrs["pads_begin"][-1], attrs["pads_end"][-1])
+    return t.rank == 4 and t.shape[3] == 1 and t.shape[2] != 1 and last == (1, 1, 0, 0)
 
 
 def _widen_window(program: Program, operation: Operation, flat: dict[Value, Value]) -> None:
     attrs = ir.attrs(operation)
-    for key in _SPATIAL:
+    fill = {"kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0}
+    for key, one in fill.items():
         if key in attrs:
-            attrs[key] = (1, *attrs[key])
-    for key in ("pads_begin", "pads_end"):
-        attrs[key] = (0, *attrs[key])
+            attrs[key] = (one, attrs[key][0])
     x, *rest = operation.operands
     with ir.before(operation):
         operands = [_wide(x, flat)]
         if operation.name == "ai.conv":
             weights = program.constant_array(rest[0])
             assert weights is not None
-            key = ir.attrs(ir.defining(rest[0])).get("key", "w")  # type: ignore[arg-type]
-            operands += [ir.constant(program, weights[:, :, None, :], key), *rest[1:]]
+            key = ir.attrs(ir.defining(rest[0])).get("key", "w")
+            o, i, k = weights.shape[:3]
+            operands += [ir.constant(program, weights.reshape(o, i, 1, k), key), *rest[1:]]
         result = ir.build(operation.name, *operands, **attrs)
     _became(operation, result, flat)
 
 
 def _wide(value: Value, flat: dict[Value, Value]) -> Value:
-    """[N, C, W] as [N, C, 1, W]."""
+    """[N, C, W] and [N, C, W, 1] as [N, C, 1, W]."""
     if value not in flat:
-        n, c, w = ir.type_of(value).shape
+        n, c, w, *_ = ir.type_of(value).shape
         flat[value] = ir.build("ai.reshape", value, shape=(n, c, 1, w))
     return flat[value]
 
 
 def _became(operation: Operation, result: Value, flat: dict[Value, Value]) -> None:
-    n, c, _, w = ir.type_of(result).shape
     with ir.after(operation):
-        view = ir.build("ai.reshape", result, shape=(n, c, w))
+        view = ir.build("ai.reshape", result, shape=ir.type_of(operation.results[0]).shape)
     ir.replace(operation, view)
     flat[view] = result
 
 
 def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
     """Move the reshape below: every operand is such a view, or one number along channels."""
-    if len(operation.results) != 1 or ir.type_of(operation.results[0]).rank != 3:
+    if len(operation.results) != 1:
+        return
+    shape = ir.type_of(operation.results[0]).shape
+    if not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 1)):
         return
     operands: list[Value] = []
     with ir.before(operation):
@@ -101,11 +116,11 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
             t = ir.type_of(value)
             if value in flat:
                 operands.append(flat[value])
-            elif t.rank == 0 or t.shape == (1,):
+            elif t.rank == 0 or t.shape == (1,) or (t.rank == 3 and t.shape[1:] == (1, 1)):
                 operands.append(value)
-            elif t.rank == 2 and t.shape[1] == 1:
+            elif t.rank == len(shape) - 1 and all(d == 1 for d in t.shape[1:]):
                 operands.append(ir.build("ai.reshape", value, shape=(t.shape[0], 1, 1)))
-            elif t.rank == 3 and t.shape == ir.type_of(operation.results[0]).shape:
+            elif t.shape == shape:
                 operands.append(_wide(value, flat))
             else:
                 return
@@ -141,7 +156,7 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
     if any(short):
         context.miss(NAME, operation, "output padding beyond the last phase")
         return
-    key = ir.attrs(ir.defining(w)).get("key", "w")  # type: ignore[arg-type]
+    key = ir.attrs(ir.defining(w)).get("key", "w")
     phases = int(np.prod(strides))
     ones, edges = (1,) * len(kernel), tuple(t - 1 for t in taps)
     with ir.before(operation):
@@ -176,13 +191,10 @@ def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int
     result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
     for phase in product(*(range(s) for s in strides)):
         for tap in product(*(range(t) for t in taps)):
-            at = tuple(
-                p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)
-            )
+            at = [p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)]
             if all(a < k for a, k in zip(at, kernel, strict=True)):
-                result[(slice(None), *phase, slice(None), *tap)] = weights[
-                    (slice(None), slice(None), *at)
-                ].T
+                place: Any = (slice(None), *phase, slice(None), *tap)
+                result[place] = weights[:, :, *at].T
     return result.reshape(-1, inputs, *taps)
 
 
