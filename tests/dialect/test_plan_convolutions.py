@@ -121,3 +121,23 @@ def test_pass_is_idempotent(make):
     once = program.text()
     plan_convolutions.run(program, PassContext())
     assert program.text() == once
+
+
+def test_a_constant_along_the_batch_is_not_taken_for_channels():
+    rng = np.random.default_rng(0)
+    program = Program.create("batch")
+    with program:
+        block = define_function(
+            program, "main", [TensorType((3, 3, 8))], input_names=("x",), output_names=("y",)
+        )
+        with at_end(block):
+            w = constant(program, rng.standard_normal((3, 3, 1), np.float32), "w")
+            one = {"strides": (1,), "pads_begin": (0,), "pads_end": (0,), "dilations": (1,)}
+            x = build("ai.conv", block.arguments[0], w, **one)
+            scale = constant(program, rng.standard_normal((3, 1, 1), np.float32), "scale")
+            x = build("ai.elemwise_mul", x, scale)
+        finish_function(block, [x])
+    feeds = {"x": rng.standard_normal((3, 3, 8), np.float32)}
+    wanted = interpret(program, feeds)["y"]
+    plan_convolutions.run(program, PassContext())
+    assert np.array_equal(interpret(program, feeds)["y"], wanted)

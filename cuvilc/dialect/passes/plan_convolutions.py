@@ -116,7 +116,9 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
             t = ir.type_of(value)
             if value in flat:
                 operands.append(flat[value])
-            elif t.rank == 0 or t.shape == (1,) or (t.rank == 3 and t.shape[1:] == (1, 1)):
+            elif t.rank == 0 or t.shape == (1,):
+                operands.append(value)
+            elif t.rank == 3 and len(shape) == 4 and t.shape[1:] == (1, 1):
                 operands.append(value)
             elif t.rank == len(shape) - 1 and all(d == 1 for d in t.shape[1:]):
                 operands.append(ir.build("ai.reshape", value, shape=(t.shape[0], 1, 1)))
