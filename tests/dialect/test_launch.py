@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +11,13 @@ from hypothesis import strategies as st
 
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import evaluate, symbol
+from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program, at_end, build, define_function, finish_function
 from cuvilc.dialect.passes import outline_kernels, plan_memory
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.verify_launch import LaunchError, verify_launch
 
 N = symbol("n")
 
@@ -178,16 +181,35 @@ def test_branches_share_their_results_memory(condition):
     assert np.array_equal(found["z"], feeds["x"])
 
 
+def broken(change) -> Program:
+    """A lowered conditional program whose text `change` has spoilt."""
+    program = lowered(conditional())
+    text = program.text()
+    changed = change(text)
+    assert changed != text
+    return Program.parse(changed, program.weights)
+
+
+def all_at_zero(text: str) -> str:
+    return re.sub(r'\["arena", [^\]]*\]>\]|\["arena", [^\]]*\]', '["arena", 0]', text)
+
+
 def test_a_bad_plan_gives_wrong_results_in_the_interpreter():
     """The check can fail: two live values at one offset are noticed."""
-    program = lowered(conditional())
     feeds = {"c": np.array(True), "x": np.ones((2, 3), np.float32)}
-    right = interpret(program, feeds)["y"].copy()
-    with program:
-        arena = ir.attrs(program.function("main"))["arena_bytes"]
-        assert evaluate(arena, {"n": 2}) > 64
-    text = program.text()
-    for offset in set(__import__("re").findall(r'#ai\.dims<\["(64\*[^"]*)"\]>', text)):
-        text = text.replace(f'#ai.dims<["{offset}"]>', "0") if "places" in text else text
-    broken = Program.parse(text, program.weights)
-    assert not np.array_equal(interpret(broken, feeds)["y"], right)
+    right = interpret(lowered(conditional()), feeds)["y"]
+    assert not np.array_equal(interpret(broken(all_at_zero), feeds)["y"], right)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (all_at_zero, "share bytes"),
+        (lambda t: re.sub(r'kernel = "neg', 'kernel = "gone', t), "there is no kernel"),
+        (lambda t: re.sub(r'arena_bytes = #ai.dims<[^>]*>', "arena_bytes = 64", t), "of an arena of 64"),
+    ],
+    ids=["overlap", "kernel", "arena"],
+)
+def test_the_verifier_refuses(change, message):
+    with pytest.raises(LaunchError, match=message):
+        verify_launch(broken(change))

@@ -16,6 +16,7 @@ from cuvilc.dialect.dims import Dim, bounds, ceildiv
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.verify_launch import verify_launch
 
 NAME = "plan-memory"
 VERSION = 1
@@ -59,11 +60,12 @@ def run(program: Program, context: PassContext) -> None:
         main.attributes["arena_bytes"] = write_attr(arena)
         for operation in order:
             _place(operation, lifetimes, outputs)
+    verify_launch(program)
 
 
 def _copy_branch_results(block: object) -> None:
     """Each branch of an `ai.if` ends in copies, so that both write the same memory."""
-    for operation in ir.operations(block):  # type: ignore[arg-type]
+    for operation in ir.operations(block):
         for region in operation.regions:
             for inner in region.blocks:
                 _copy_branch_results(inner)
