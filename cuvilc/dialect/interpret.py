@@ -97,7 +97,7 @@ class Interpreter:
         places = attributes.get("places") or (
             (place,) if place else (None,) * len(operation.results)
         )
-        return self.concrete(places)  # type: ignore[no-any-return]
+        return self.concrete(places)
 
     def put(self, array: np.ndarray, place: Any) -> np.ndarray:
         """`array` as it lies at its place."""

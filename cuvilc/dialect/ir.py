@@ -103,9 +103,8 @@ class Program:
             return self.weights[read_attrs(owner)["key"]]
         if owner.name == "ai.full" and type_of(value).is_static:
             t = type_of(value)
-            return np.broadcast_to(
-                np.asarray(read_attrs(owner)["value"], numpy_dtype(t.dtype)), t.shape
-            )  # type: ignore[arg-type]
+            filling = np.asarray(read_attrs(owner)["value"], numpy_dtype(t.dtype))
+            return np.broadcast_to(filling, [d for d in t.shape if isinstance(d, int)])
         return None
 
 
@@ -186,7 +185,7 @@ def walk(block: ir.Block) -> Iterator[Operation]:
 
 
 def type_of(value: Value) -> TensorType:
-    return declarations.current_types().from_mlir(value.type)  # type: ignore[no-any-return]
+    return declarations.current_types().from_mlir(value.type)
 
 
 def attrs(operation: Operation) -> dict[str, Any]:

@@ -140,18 +140,19 @@ class OpDef:
 MANY = 32  # most operands of an operation that takes any number
 MANY_RESULTS = 16
 OPS: dict[str, OpDef] = {}
-_CLASSES: list[type] = []
+_CLASSES: list[Any] = []
 
 
-class Ai(ext.Dialect, name="ai"):
+# mypy does not look into the bindings, whose __init_subclass__ takes the name.
+class Ai(ext.Dialect, name="ai"):  # type: ignore[call-arg]
     """The dialect's MLIR class; operations join it through @op."""
 
 
-class DimsAttr(Ai.Attribute, name="dims"):
+class DimsAttr(Ai.Attribute, name="dims"):  # type: ignore[call-arg, name-defined]
     dims: ir.ArrayAttr
 
 
-class LayoutAttr(Ai.Attribute, name="layout"):
+class LayoutAttr(Ai.Attribute, name="layout"):  # type: ignore[call-arg, name-defined]
     kind: ir.StringAttr
     dims: ir.ArrayAttr
 
@@ -176,7 +177,7 @@ def op(
                 default = cls.__dict__.get(key, inspect.Parameter.empty)
                 # An attribute may be called `shape`, as the rule is: a function is no default.
                 attrs[key] = inspect.Parameter.empty if inspect.isfunction(default) else default
-        functions = {k: v for k, v in cls.__dict__.items() if inspect.isfunction(v)}
+        functions: dict[str, Any] = {k: v for k, v in cls.__dict__.items() if inspect.isfunction(v)}
         definition = OpDef(
             name, inspect.cleandoc(cls.__doc__ or ""), tuple(operands), attrs,
             functions.pop("shape"), functions.pop("reference", None), functions,

@@ -61,7 +61,7 @@ class _Header:
     shnum: int
 
 
-def _unpack(layout: Struct, data: bytes, offset: int) -> tuple:  # type: ignore[type-arg]
+def _unpack(layout: Struct, data: bytes, offset: int) -> tuple:
     try:
         if offset < 0:
             raise ElfError("a table lies outside the file")

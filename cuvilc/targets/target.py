@@ -80,4 +80,4 @@ def find_target(name: str) -> Target:
             f"there is no target `{name}`",
             help=f"targets: {', '.join(target_names())}",
         )
-    return import_module(_TARGETS[name]).TARGET  # type: ignore[no-any-return]
+    return import_module(_TARGETS[name]).TARGET

@@ -27,7 +27,7 @@ DTYPES = (
 )
 OPS = (
     *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
-    *("select", "ceildiv"),
+    *("select", "ceildiv", "level"),
 )
 ARENA, WEIGHT, INPUT, OUTPUT = range(4)
 KERNEL, COPY, DIMS, BRANCH, JUMP = range(5)

@@ -176,6 +176,18 @@ def test_missing_features_are_listed(make):
     assert message == ("this CPU lacks feature 62, feature 63 (for future); feature 63 (for later)")
 
 
+def test_sizes_may_depend_on_the_level(make):
+    image = fake_models.Image()
+    image.levels = [("first", 0), ("second", 0), ("third", 0)]
+    image.arena_bytes = image.const(0)
+    image.port(fake_models.INPUT, "x", "int8", [])
+    number = image.expr("level")
+    image.port(fake_models.OUTPUT, "y", "int8", [image.expr("add", number, image.const(5))])
+    path = make(image)
+    for size, level in ((5, None), (6, "second"), (7, "third")):
+        assert cuvil.load(path, threads=1, level=level)(np.int8(0)).shape == (size,)
+
+
 def test_level_is_the_first_that_runs_or_the_one_asked_for(make):
     image = fake_models.mlp()
     image.levels = [("future", 1 << UNNAMED), ("second", 0), ("third", 0)]

@@ -60,17 +60,18 @@ def windows(
     x: np.ndarray, counts, kernel, strides, pads_begin, dilations, fill: float
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """For each place in the kernel, the elements of all windows at it: [N, C, counts...]."""
-    spans = [
+    reach = [
         (c - 1) * s + d * (size - 1) + 1 if c else 0
         for c, size, s, d in zip(counts, kernel, strides, dilations, strict=True)
     ]
-    lengths = [max(span, p + n) for span, p, n in zip(spans, pads_begin, x.shape[2:], strict=True)]
+    lengths = [max(r, p + n) for r, p, n in zip(reach, pads_begin, x.shape[2:], strict=True)]
     padded = np.full((*x.shape[:2], *lengths), fill, x.dtype)
-    inner = tuple(slice(p, p + n) for p, n in zip(pads_begin, x.shape[2:], strict=True))
+    inner: Any = tuple(slice(p, p + n) for p, n in zip(pads_begin, x.shape[2:], strict=True))
     padded[(..., *inner)] = x
     for place in product(*map(range, kernel)):
         starts = [d * at for d, at in zip(dilations, place, strict=True)]
-        cut = tuple(slice(b, b + s * c, s) for b, s, c in zip(starts, strides, counts, strict=True))
+        spans = zip(starts, strides, counts, strict=True)
+        cut: Any = tuple(slice(b, b + s * c, s) for b, s, c in spans)
         yield place, padded[(..., *cut)]
 
 

@@ -96,7 +96,7 @@ def _need_within(indices: TensorType, x: TensorType, axis: int) -> None:
 
 def _along(indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
     """NumPy index of every element that `indices` names along `axis`."""
-    grids = list(np.indices(indices.shape))
+    grids: list[np.ndarray] = list(np.indices(indices.shape))
     grids[axis] = indices
     return tuple(grids)
 

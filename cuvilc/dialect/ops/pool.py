@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cuvilc.dialect.op import Tensor, op, sample
@@ -42,7 +44,12 @@ def _cell(k, i, r, x, strides, pads_begin, pads_end, dilations, ceil_mode, fill)
     return guarded(k, conditions, lambda: x[(*i[:2], *where)], k.const(fill, x.dtype))
 
 
-_PLAIN = {"strides": (1, 1), "pads_begin": (0, 0), "pads_end": (0, 0), "dilations": (1, 1)}
+_PLAIN: dict[str, Any] = {
+    "strides": (1, 1),
+    "pads_begin": (0, 0),
+    "pads_end": (0, 0),
+    "dilations": (1, 1),
+}
 _SAMPLES = (
     sample(
         "float32[1,3,7,8]", kernel=(3, 2), strides=(2, 2), pads_begin=(1, 0), pads_end=(1, 1),

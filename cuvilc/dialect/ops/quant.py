@@ -52,7 +52,9 @@ def _spread(t: np.ndarray, x: np.ndarray, axis: int, block: int) -> np.ndarray:
         return np.take(np.repeat(t, block, axis), np.arange(x.shape[axis]), axis)
     if _is_scalar(t):
         return t.reshape(())
-    return t.reshape(replaced((1,) * x.ndim, axis, -1))
+    line = [1] * x.ndim
+    line[axis] = -1
+    return t.reshape(line)
 
 
 def _at(k, t, i, axis, block):
@@ -100,9 +102,13 @@ class QuantizeLinear:
 
     samples = (
         sample("float32[3,5]", np.float32(0.02), np.array(128, np.uint8)),
-        sample("float32[2,3,4]", np.float32([0.5, 0.01, 0.1]), np.int8([0, 5, -7])),
+        sample(
+            "float32[2,3,4]", np.array([0.5, 0.01, 0.1], np.float32), np.array([0, 5, -7], np.int8)
+        ),
         sample("float32[9]", np.array([0.001], np.float32), np.array([-3], np.int16), axis=0),
-        sample("float32[2,5]", np.float32([[1 / 8] * 3] * 2), np.zeros((2, 3), np.uint8), block=2),
+        sample(
+            "float32[2,5]", np.full((2, 3), 0.125, np.float32), np.zeros((2, 3), np.uint8), block=2
+        ),
         sample(np.array([0.5, 1.5, 2.5, -0.5], np.float32), np.float32(1), np.int8(0)),
     )
 

@@ -237,7 +237,7 @@ def _resample(x: np.ndarray, axis: int, size: int, scale: float | None, **how: A
     taps = _taps(words, np.arange(size), x.shape[axis], size, scale, **how)
     line = [1] * x.ndim
     line[axis] = size
-    total = 0
+    total: Any = 0
     for place, weight in taps:
         part = np.take(x, place, axis)
         total = part if weight is None else total + part * weight.astype(np.float64).reshape(line)

@@ -31,7 +31,7 @@ def run(program: Program, context: PassContext) -> None:
 
 def _blocks(block: object) -> list[object]:
     found = [block]
-    for operation in ir.operations(block):  # type: ignore[arg-type]
+    for operation in ir.operations(block):
         for region in operation.regions:
             for inner in region.blocks:
                 found += _blocks(inner)
@@ -50,9 +50,9 @@ class _Blocker:
         self.blocked: dict[Value, Value] = {}
 
     def run(self) -> None:
-        for operation in ir.operations(self.block):  # type: ignore[arg-type]
+        for operation in ir.operations(self.block):
             self.visit(operation)
-        ir.drop_unused(self.block)  # type: ignore[arg-type]
+        ir.drop_unused(self.block)
 
     def visit(self, operation: Operation) -> None:
         if operation.name == "ai.conv" and self.conv_fits(operation):

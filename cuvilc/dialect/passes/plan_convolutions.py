@@ -50,7 +50,9 @@ def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> 
     if operation.name in ("ai.conv", *_POOLS):
         if _is_flat(program, operation):
             _widen_window(program, operation, flat)
-    elif declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands):
+    elif (
+        declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands)
+    ):
         _widen_elementwise(operation, flat)
 
 
@@ -193,7 +195,9 @@ def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int
     result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
     for phase in product(*(range(s) for s in strides)):
         for tap in product(*(range(t) for t in taps)):
-            at = [p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)]
+            at: Any = [
+                p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)
+            ]
             if all(a < k for a, k in zip(at, kernel, strict=True)):
                 place: Any = (slice(None), *phase, slice(None), *tap)
                 result[place] = weights[:, :, *at].T

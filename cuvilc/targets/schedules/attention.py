@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
+
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import ceildiv, floordiv, product
 from cuvilc.dialect.ops._index import reshape_index
@@ -23,7 +25,7 @@ from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
 from cuvilc.targets.schedules.rows import exp_below
 from cuvilc.targets.schedules.transpose_block import transpose_block
-from cuvilc.targets.tir import CannotVectorize, const, is_load, tirx, var
+from cuvilc.targets.tir import CannotVectorize, const, is_load, var
 
 _KEYS = 64  # keys of a block
 _CHUNK = 48  # query rows of a task
@@ -83,11 +85,8 @@ class _Attention:
         self.b, self.k = self.emitter.builder, self.emitter.k
         types = [ir.type_of(v) for v in anchor.operands]
         self.batch, self.heads, self.queries, self.depth = types[0].shape
-        self.groups, self.keys, self.features = (
-            types[1].shape[1],
-            types[1].shape[2],
-            types[2].shape[3],
-        )
+        _, self.groups, self.keys, _ = types[1].shape
+        self.features = types[2].shape[3]
         self.emitter.define(anchor.results[0], lambda _: self.element)
         values = [self.emitter.accessor(v) for v in anchor.operands]
         self.q, self.key, self.v = values[:3]
@@ -96,10 +95,9 @@ class _Attention:
         lanes = chip.lanes if self.dtype == "float32" else chip.lanes // 2
         self.lanes = lanes if vector else 1
         self.vectors = 4 if chip.registers >= 32 else 2
-        static = isinstance(self.queries, int)
-        self.tile = min(_TILE, self.queries) if static and self.queries else _TILE
-        self.chunk = min(_CHUNK, ceildiv(self.queries, self.tile) * self.tile) if static else _CHUNK
-        self.chunk = max(self.chunk, self.tile)
+        queries = self.queries if isinstance(self.queries, int) else _CHUNK
+        self.tile = min(_TILE, queries) or _TILE
+        self.chunk = max(min(_CHUNK, -(-queries // self.tile) * self.tile), self.tile)
 
     def build(self) -> Scheduled:
         tasks = product([self.batch, self.heads, ceildiv(self.queries, self.chunk)])

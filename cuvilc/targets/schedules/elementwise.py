@@ -125,7 +125,8 @@ def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
     """(start, extent) of the digit's parts between the limits; the whole if order is unknown."""
     whole = [(digit.start, digit.extent)]
     if isinstance(digit.extent, int) and all(isinstance(v, int) for v in limits):
-        inside = sorted({v for v in limits if 0 < v < digit.extent})
+        static = [v for v in limits if isinstance(v, int)]
+        inside: list[Dim] = [*sorted({v for v in static if 0 < v < digit.extent})]
     else:
         inside = [v for v in dict.fromkeys(limits) if v not in (0, digit.extent)]
         inside = _ascending(inside)
@@ -171,7 +172,7 @@ def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Di
     return total
 
 
-def _rows_a_task(piece: Piece) -> tuple[Dim, Dim, int]:
+def _rows_a_task(piece: Piece) -> tuple[Dim, int, int]:
     """(rows, rows of a task, elements of a chunk): one of the latter is trivial (1, or 0)."""
     loops = piece.loops
     if not loops:

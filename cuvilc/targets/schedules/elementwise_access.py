@@ -16,12 +16,12 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr, Var
-from tvm.sym import detect_linear_equation  # type: ignore[import-untyped]
+from tvm.sym import detect_linear_equation
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv, mod
 from cuvilc.targets.region import Emitter, Region
-from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, var
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, Variable, const, var
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Report:
     work: int = 0  # operations an element takes, roughly
 
 
-class _Unknown:
+class _Unknown(Variable):
     """A variable of the dry run: all that was ever put into it."""
 
     def __init__(self, probe: _Probe, value: PrimExpr) -> None:

@@ -78,7 +78,7 @@ def _terms(region: Region, operation: Any) -> Dim:
         operands = emitter.operands(operation)
     except Miss:
         return 64
-    domain = declared.facet("domain")(emitter.k, *operands, **emitter.attrs(operation))
+    domain = declared.facets["domain"](emitter.k, *operands, **emitter.attrs(operation))
     return product([d if isinstance(d, int) else 8 for d in domain])
 
 

@@ -204,18 +204,18 @@ class _Rows:
 
     def _row(self) -> None:
         x = self.emitter.accessor(self.source)
+        first: Load = x.load
         if self.staged:
             original = x
 
-            def first(index: tuple[Any, ...]) -> Any:
+            def stage(index: tuple[Any, ...]) -> Any:
                 value = self.k.let(original[index])
                 self.b.store(self.line, self.position, value)
                 return value
 
             self.emitter.define(self.source, lambda index: self.b.load(self.line, self.position))
             x = self.emitter.accessor(self.source)
-        else:
-            first = x.load
+            first = stage
         finish = _ROWS[self.anchor.name](self, first, lambda index: self.k.let(x[index]))
         operands = [None, *(self.emitter.accessor(v) for v in self.anchor.operands[1:])]
         self.emitter.define(

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tvm import DataType
+from tvm import DataType, tirx
 
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.elementwise_access import Access, logical_index, store_all
 from cuvilc.targets.schedules.transpose_block import transpose_block
-from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, is_load, tirx
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, is_load
 
 _LEAST = 8  # shorter loops are not worth tiles
 
@@ -179,14 +180,16 @@ def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any)
         transpose_block(
             b, n, (buffer, first, stepped[number][1] - first), (square, const(0), const(n))
         )
-        squares[number] = lambda square=square: tirx.BufferLoad(
-            square, [lanes["o"] * n + lanes["i"]]
-        )
+        squares[number] = partial(_element, square, n, lanes)
     with b.loop(n) as lanes["o"], b.loop(n, "vectorized") as lanes["i"]:
         b.replace(squares)
         store_all(emitter, index(o + lanes["o"], i + lanes["i"]))
         b.replace(None)
     emitter.forget()
+
+
+def _element(square: Buffer, n: int, lanes: dict[str, Any]) -> Any:
+    return tirx.BufferLoad(square, [lanes["o"] * n + lanes["i"]])
 
 
 def _stepped(emitter: Emitter, index: Any, o: Any, i: Any) -> list[tuple[Buffer, PrimExpr]]:
