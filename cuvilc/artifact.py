@@ -1,5 +1,4 @@
-"""What metadata.json says: its types, its canonical text, its check against the schema; reading a
-package.
+"""What metadata.json says: types, canonical text, check against the schema; reading a package.
 
 Nothing here loads a package's code. docs/metadata.md explains each field and which packages still
 load.
@@ -129,9 +128,7 @@ class Port(TypedDict):
 
 
 class Kernel(TypedDict):
-    """`flops`, `bytes`, `tasks`: of all its `calls` in one run. `code_bytes` by level, of machine
-    code.
-    """
+    """`flops`, `bytes`, `tasks`: of all its `calls` in one run. `code_bytes`: by level."""
 
     name: str
     schedule: str
@@ -267,8 +264,7 @@ class Package:
 
 
 def read_package(path: Path, *, check: bool = False) -> Package:
-    """The package at `path`: layout, schema and sizes hold; with `check`, the SHA-256 of every file
-    too.
+    """The package at `path`: layout, schema and sizes hold; with `check`, every SHA-256 too.
 
     Raises CUV520 (no package), CUV521 (newer), CUV522 (metadata), CUV523 (files).
     """

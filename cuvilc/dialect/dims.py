@@ -146,9 +146,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _nested_floordiv(a: Dim, b: Dim) -> Dim:
-    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: chains of strided layers keep one
-    form.
-    """
+    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: strided layers keep one form."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(a, Expr) and isinstance(b, int) and b > 0:
@@ -299,9 +297,7 @@ _FUNCTIONS: dict[str, Callable[..., Dim]] = {
 
 
 def _map_atoms(d: Dim, leaf: Callable[[Atom], Dim]) -> Dim:
-    """Rebuild `d` with every atom replaced by leaf(atom); leaf sees atoms whose arguments are not
-    yet mapped.
-    """
+    """Rebuild `d` with every atom replaced by leaf(atom), which sees arguments not yet mapped."""
     if isinstance(d, int):
         return d
     total: Dim = 0

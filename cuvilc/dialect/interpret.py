@@ -89,9 +89,7 @@ class Interpreter:
             )
 
     def places(self, operation: Operation) -> tuple[Any, ...]:
-        """The planned place of each result; None above the launch level, and for values outside the
-        arena.
-        """
+        """The planned place of each result; None above the launch level or outside the arena."""
         attributes = ir.attrs(operation)
         place = attributes.get("place")
         places = attributes.get("places") or (
@@ -137,9 +135,7 @@ def widen(array: np.ndarray) -> np.ndarray:
 def interpret(
     program: Program, feeds: Mapping[str, np.ndarray], exact: bool = False
 ) -> dict[str, np.ndarray]:
-    """Run `main` on named inputs; returns named outputs. Raises InterpretError for inputs that do
-    not fit.
-    """
+    """The named outputs of `main` on named inputs. InterpretError for inputs that do not fit."""
     with program:
         main = program.function("main")
         names = ir.attrs(main)

@@ -93,9 +93,7 @@ class Program:
         raise KeyError(name)
 
     def constant_array(self, value: Value) -> np.ndarray | None:
-        """The array of a value made by `ai.constant`, or of a static `ai.full`; else None. Do not
-        write to it.
-        """
+        """The array of an `ai.constant` or a static `ai.full`, not to be written to; else None."""
         owner = defining(value)
         if owner is None:
             return None
@@ -135,9 +133,7 @@ def text_of(operation: Operation) -> str:
 def define_function(
     program: Program, name: str, inputs: Sequence[TensorType], **attrs: Any
 ) -> ir.Block:
-    """Append `func.func @name` without results yet; returns its entry block. finish_function
-    completes it.
-    """
+    """Append `func.func @name`, which finish_function completes; returns its entry block."""
     types = declarations.current_types()
     with ir.InsertionPoint(program.module.body):
         f = func.FuncOp(name, ir.FunctionType.get([types.to_mlir(t) for t in inputs], []))
@@ -213,8 +209,7 @@ def is_used(value: Value) -> bool:
 def build(
     name: str, *operands: Value, types: Sequence[TensorType] | None = None, **attributes: Any
 ) -> Any:
-    """Create an operation at the current insertion point; returns its result, or a tuple of
-    several.
+    """Create an operation at the current insertion point; its result, or a tuple of several.
 
     Result types come from the shape rule (`types` overrides for operations with regions). Raises
     ShapeError.
@@ -237,9 +232,7 @@ def build(
 
 
 def constant(program: Program, array: np.ndarray, key: str) -> Value:
-    """An `ai.constant` at the current insertion point; `key` is made unique. The array is kept, not
-    copied.
-    """
+    """An `ai.constant` at the current insertion point; `key` is made unique, the array is kept."""
     unique, n = key, 1
     while unique in program.weights and program.weights[unique] is not array:
         n += 1
@@ -261,8 +254,7 @@ _WHOLE_BYTES = 1 << 20
 
 
 def fingerprint(array: np.ndarray) -> str:
-    """16 hex digits that tell arrays apart: of all bytes up to 1 MiB, beyond that of 64 spread
-    samples.
+    """16 hex digits that tell arrays apart: of all bytes up to 1 MiB, else of 64 spread samples.
 
     It is for people and caches that also check the rest; the package's own hash covers every byte.
     """

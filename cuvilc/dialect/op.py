@@ -59,9 +59,7 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class Sample:
-    """One test case: operand types (or arrays for operands whose values matter), attributes, value
-    range.
-    """
+    """One test case: operand types (or arrays where values matter), attributes, value range."""
 
     operands: tuple[Any, ...]
     attrs: dict[str, Any]
@@ -99,9 +97,7 @@ class OpDef:
         return self.facets.get(name)
 
     def group(self, values: Sequence[Any]) -> list[Any]:
-        """Operand list as the facets take it: None for a missing optional, a tuple for a variadic
-        one.
-        """
+        """Operands as facets take them: None for a missing optional, a tuple for a variadic."""
         grouped: list[Any] = []
         rest = list(values)
         for _, kind in self.operands:

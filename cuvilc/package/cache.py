@@ -121,9 +121,7 @@ class Cache:
         return self.directory / name[:2] / name[2:]
 
     def _prune_is_due(self) -> bool:
-        """Once a day by a stamp that all builds share, or after this process wrote an eighth of the
-        limit.
-        """
+        """Once a day by a shared stamp, or after this process wrote an eighth of the limit."""
         stamp = self.directory / "pruned"
         now = time.time()
         try:

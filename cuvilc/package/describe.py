@@ -19,9 +19,7 @@ Ranges = Mapping[str, tuple[int, int | None]]
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the plan does not know of a kernel. FLOPs and bytes moved are of all its calls in one
-    run.
-    """
+    """What the plan does not know of a kernel. FLOPs and bytes are of all its calls in one run."""
 
     schedule: str
     flops: Dim = 0

@@ -96,8 +96,7 @@ def segments(data: bytes) -> list[Segment]:
 
 
 def begin_segment(file: BinaryIO) -> int:
-    """Pad the library to where the segment may begin; its offset, which is the file's position
-    afterwards.
+    """Pad the library to where the segment may begin; its offset, the file's new position.
 
     Raises ElfError when `end_segment` would.
     """
@@ -109,9 +108,7 @@ def begin_segment(file: BinaryIO) -> int:
 
 
 def end_segment(file: BinaryIO, offset: int) -> Segment:
-    """Everything from `offset` to the end of the file is mapped, read-only, when the library is
-    loaded.
-    """
+    """Everything from `offset` to the file's end is mapped, read-only, when the library loads."""
     size_bytes = file.seek(0, 2) - offset
     if size_bytes <= 0:
         raise ElfError("the segment is empty")

@@ -34,8 +34,7 @@ _compiled: dict[
 
 
 def runtime_objects(toolchain: Toolchain, source: RuntimeSource, cache: Cache) -> list[bytes]:
-    """The runtime's object files, in order of `source.units`; each compiled once per compiler and
-    flags.
+    """The runtime's object files, in order of `source.units`; each compiled once per command.
 
     Raises CUV502 with the compiler's message. May be called ahead, in a thread, while kernels
     compile.

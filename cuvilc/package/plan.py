@@ -33,9 +33,7 @@ class StepKind(IntEnum):
 
 @dataclass(frozen=True)
 class Level:
-    """One variant of all kernels: `features` (runtime names, such as "avx512f") must all be
-    present.
-    """
+    """One variant of all kernels, for CPUs with all `features` (the runtime's names: "avx512f")."""
 
     name: str
     features: tuple[str, ...]
@@ -54,9 +52,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: NumPy dtype name ("float32", "bfloat16", …), shape, buffer
-    number.
-    """
+    """An input or output of the model: NumPy's dtype name (or "bfloat16"), shape, buffer number."""
 
     name: str
     dtype: str
@@ -66,9 +62,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place`: arena offset in bytes (a Dim), or the key of a weight, or an input's or output's
-    number.
-    """
+    """`place`: arena offset in bytes (a Dim), key of a weight, or number of an input or output."""
 
     kind: BufferKind
     bytes: Dim

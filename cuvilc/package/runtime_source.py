@@ -25,9 +25,7 @@ class RuntimeSource:
 
 @lru_cache(maxsize=1)
 def find_runtime() -> RuntimeSource:
-    """The sources beside the installed package `cuvil`, or of this checkout. CUV503 when there are
-    none.
-    """
+    """The sources beside the installed package `cuvil`, or of this checkout; else CUV503."""
     for root in _candidates():
         if (root / "src" / "image.h").is_file():
             return runtime_at(root)

@@ -77,9 +77,7 @@ def identify(command: tuple[str, ...]) -> str:
 
 
 def run(arguments: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tool; stdout and stderr come together in `stdout`, in English, whatever its exit
-    status.
-    """
+    """Run a tool; stdout and stderr come together in `stdout`, in English, whatever its status."""
     try:
         return subprocess.run(
             arguments, cwd=cwd, text=True, errors="replace", check=False,

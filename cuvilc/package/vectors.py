@@ -58,9 +58,7 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
 
 
 def read_vectors(package: Package) -> Vectors | None:
-    """The package's test vectors, or None when it has none. CUV522 when they do not fit the
-    metadata.
-    """
+    """The package's test vectors, or None. CUV522 when they do not fit the metadata."""
     info = package.metadata.get("vectors")
     if info is None:
         return None

@@ -40,9 +40,7 @@ class WeightsSummary:
 
 
 class WeightsWriter:
-    """Appends weights to `file`, which is open for reading and writing and stands at the section's
-    start.
-    """
+    """Appends weights to `file`, open for reading and writing, from the section's start on."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -53,9 +51,7 @@ class WeightsWriter:
         self._count = 0
 
     def add(self, key: str, weight: Weight) -> int:
-        """Store `weight` unless equal bytes are stored already; the offset of its bytes in the
-        section.
-        """
+        """Store `weight` unless equal bytes are stored already; their offset in the section."""
         data = _as_bytes(key, weight)
         candidates = self._stored.setdefault(_fingerprint(data), [])
         for offset in candidates:

@@ -38,8 +38,7 @@ def write_package(
     runtime: RuntimeSource | None = None,
     cache: Cache | None = None,
 ) -> Metadata:
-    """Write the package directory `destination`, replacing a package there; the metadata as
-    written.
+    """Write the package directory `destination`, or replace it; the metadata as written.
 
     `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
     level; `metadata` comes from `describe`. Raises CUV501 to CUV511; then nothing is left behind,

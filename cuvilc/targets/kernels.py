@@ -135,9 +135,7 @@ def _done(code: bytes) -> Future[bytes]:
 def schedule_kernel(
     program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
 ) -> tuple[Facts, Any]:
-    """The first schedule that takes the region. `scalars`: those another level already passes, kept
-    in front.
-    """
+    """The first schedule that takes the region. `scalars`: another level's, kept in front."""
     from cuvilc.targets.region import Miss, Region  # noqa: PLC0415  (a cache hit does not load TVM)
     from cuvilc.targets.schedules import SCHEDULES  # noqa: PLC0415
 

@@ -28,9 +28,7 @@ def compute_dtype(dtype: str) -> str:
 
 
 class Accessor:
-    """An operand in index notation: `x[i, j]` is its element, `x.at(i)` its element with
-    broadcasting.
-    """
+    """An operand in index notation: `x[i, j]`, an element; `x.at(i)`, one with broadcasting."""
 
     def __init__(
         self, t: TensorType, extents: Sequence[Any], load: Callable[[tuple[Any, ...]], Any],

@@ -97,9 +97,7 @@ class Emitter:
         return [self.builder.scalar(d) for d in shape]
 
     def accessor(self, value: Value) -> Accessor:
-        """The value in index notation: an argument, a defined value, or an operation with
-        `element`.
-        """
+        """The value in index notation: argument, defined value, or operation with `element`."""
         found = self._accessors.get(value)
         if found is None:
             found = self._accessors[value] = self._computed(value)

@@ -92,9 +92,7 @@ def test_projections_in_and_out():
 
 
 def test_elementwise_operations_follow():
-    """What exporters leave: rows that see nothing become 0; then the heads are put beside each
-    other.
-    """
+    """What exporters leave: rows that see nothing become 0; then heads go beside each other."""
 
     def body(q, k, v, mask):
         y = ir.build("ai.attention", q, k, v, mask, scale=1.0)

@@ -26,9 +26,7 @@ def _interpret_launch(interpreter: Any, operation: Any, operands: Any) -> Any:
 
 @op("ai.launch", results=-1, traits=("free-types",))
 class Launch:
-    """Call `kernel` with tensors; memory is not planned yet. `symbols`: sizes for the kernel's own
-    symbols.
-    """
+    """Call `kernel` with tensors, memory not planned yet. `symbols`: sizes for the kernel's own."""
 
     inputs: Tensors
     kernel: str
@@ -87,9 +85,7 @@ class NpuLaunch:
 
 @op("ai.copy", pure=False)
 class Copy:
-    """x in another buffer: an output that is an input, a weight or another output; a branch's
-    result.
-    """
+    """x in another buffer: an output that is an input, weight or other output; a branch's."""
 
     x: Tensor
     place: tuple

@@ -89,8 +89,7 @@ class Relayout:
 
 @op("ai.fusion", regions=1, results=-1)
 class Fusion:
-    """Operations that become one kernel. The region uses values from around it; its yield gives the
-    results.
+    """Operations that become one kernel. Uses values from around it; its yield gives the results.
 
     `kind` names the schedule family that the fusing rule aims at, `rule` the rule itself.
     """
@@ -107,8 +106,7 @@ class Fusion:
 
 @op("ai.if", regions=2, results=-1)
 class If:
-    """Run the first region when `condition` (one bool) is true, else the second; both yield the
-    results.
+    """Run the first region if `condition` (one bool) is true, else the second; both yield results.
 
     Regions see the values around them. Sizes may differ between the branches only by name.
     """

@@ -39,9 +39,7 @@ def _blocks(block: object) -> list[object]:
 
 
 class _Blocker:
-    """One block of straight-line code, in order: `blocked` maps a row-major value to its blocked
-    twin.
-    """
+    """One block of code, in order: `blocked` maps a row-major value to its blocked twin."""
 
     def __init__(self, program: Program, context: PassContext, block: object) -> None:
         self.program = program
@@ -141,9 +139,7 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Every operand has a blocked form with all the result's channels, or is a constant along
-        them.
-        """
+        """Every operand has a blocked form with the result's channels, or is one constant."""
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
             return False
@@ -154,9 +150,7 @@ class _Blocker:
         return all(v in self.blocked or self.spreads(v) for v in operation.operands)
 
     def spreads(self, value: Value) -> bool:
-        """A constant that varies at most along channels: it is read with the channel index of any
-        layout.
-        """
+        """A constant that varies at most along channels: any layout has their index."""
         owner = ir.defining(value)
         if owner is None or owner.name not in ("ai.constant", "ai.full"):
             return False

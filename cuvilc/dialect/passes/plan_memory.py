@@ -1,5 +1,4 @@
-"""Give every value of `main` a place: an offset in one arena, an output, or the memory of another
-value.
+"""Give every value of `main` a place: in one arena, an output, or another value's memory.
 
 Lifetimes are over the linear order of operations, branches one after the other. With static sizes
 offsets are chosen best-fit (largest first); with symbolic sizes values share slots when one
@@ -44,9 +43,7 @@ class _Planner:
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it `main` is at the launch level: ai.cpu.launch with places, and copies where outputs
-    need them.
-    """
+    """After it `main` is at the launch level: ai.cpu.launch with places, copies for outputs."""
     with program:
         main = program.function("main")
         if any(o.name == "ai.cpu.launch" for o in ir.walk(ir.body(main))):
@@ -78,9 +75,7 @@ def _copy_branch_results(block: object) -> None:
 
 
 def _claim_outputs(main: Operation) -> dict[Value, int]:
-    """Values that may be written into an output's memory directly; a copy is made for each that may
-    not.
-    """
+    """Values that may be written into an output's memory directly; others are copied."""
     end = ir.terminator(ir.body(main))
     claimed: dict[Value, int] = {}
     for i, value in enumerate(list(end.operands)):
@@ -105,9 +100,7 @@ def _view_source(value: Value) -> Value:
 
 
 def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
-    """Every value -> the value that owns its memory. A branch's copy lies in the conditional's
-    result.
-    """
+    """Every value -> the owner of its memory. A branch's copy lies in the conditional's result."""
     roots: dict[Value, Value] = {a: a for a in ir.body(main).arguments}
     for operation in order:
         for result in operation.results:
@@ -169,9 +162,7 @@ def _assign_static(lifetimes: list[Lifetime]) -> int:
 
 
 def _assign_slots(lifetimes: list[Lifetime], program: Program) -> Dim:
-    """Values in order of birth reuse a free slot that surely holds them, or one that they surely
-    outgrow.
-    """
+    """In order of birth, values reuse a free slot that surely holds them, or that they outgrow."""
     slots: list[tuple[Dim, int, list[Lifetime]]] = []  # size, last step of its users, users
     for life in sorted(lifetimes, key=lambda x: x.first):
         best = None

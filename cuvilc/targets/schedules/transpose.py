@@ -26,9 +26,7 @@ _LEAST = 8  # shorter loops are not worth tiles
 
 
 class TileBuilder(KernelBuilder):
-    """A builder that can note loads of launch buffers, and later give other values for some of
-    them.
-    """
+    """A builder that can note loads of launch buffers, and later replace some of them."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
