@@ -41,6 +41,8 @@ def verify_launch(program: Program) -> None:
                 _check_call(program, operation)
         last = _last_uses(order)
         for sizes in _sizes(program, main):
+            if not _sensible(order, sizes):
+                continue
             held = list(_held(order, last, sizes))
             arena = _number(ir.attrs(main)["arena_bytes"], sizes)
             _check_places(held, arena, sizes)
@@ -56,7 +58,9 @@ def _check_call(program: Program, operation: Operation) -> None:
     wanted = [len(block.arguments), len(ir.terminator(block).operands)]
     found = [len(operation.operands), len(operation.results)]
     if wanted != found:
-        raise LaunchError(f"@{attrs['kernel']} takes and gives {wanted} values, the launch has {found}")
+        raise LaunchError(
+            f"@{attrs['kernel']} takes and gives {wanted} values, the launch has {found}"
+        )
     pairs = zip(
         [*operation.operands, *operation.results],
         [*block.arguments, *ir.terminator(block).operands],
@@ -100,7 +104,9 @@ def _held(order: list[Operation], last: dict[Value, int], sizes: dict[str, int])
 def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:
     for one in held:
         if one.begin < 0 or one.end > arena:
-            raise LaunchError(f"{one.name}: bytes {one.begin}..{one.end} of an arena of {arena} for {sizes}")
+            raise LaunchError(
+                f"{one.name}: bytes {one.begin}..{one.end} of an arena of {arena} for {sizes}"
+            )
     for i, a in enumerate(held):
         for b in held[i + 1 :]:
             together = a.first <= b.last and b.first <= a.last
@@ -125,6 +131,12 @@ def _sizes(program: Program, main: Operation) -> Iterator[dict[str, int]]:
             wanted = max(lo, sample + i)
             sizes[name] = wanted if hi is None else min(wanted, hi)
         yield sizes
+
+
+def _sensible(order: list[Operation], sizes: dict[str, int]) -> bool:
+    """Whether no value has a negative size: a model of windows has least lengths that no range states."""
+    shapes = {ir.type_of(r).shape for o in order for r in o.results}
+    return all(_number(d, sizes) >= 0 for shape in shapes for d in shape)
 
 
 def _number(d: Expr | int, sizes: dict[str, int]) -> int:
