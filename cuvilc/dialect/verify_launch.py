@@ -29,6 +29,7 @@ class _Held:
     first: int
     last: int
     name: str
+    in_place: bool = False  # made by a kernel that may write over an operand
 
 
 def verify_launch(program: Program) -> None:
@@ -43,7 +44,7 @@ def verify_launch(program: Program) -> None:
         for sizes in _sizes(program, main):
             if not _sensible(order, sizes):
                 continue
-            held = list(_held(order, last, sizes))
+            held = list(_held(program, order, last, sizes))
             arena = _number(ir.attrs(main)["arena_bytes"], sizes)
             _check_places(held, arena, sizes)
 
@@ -87,7 +88,9 @@ def _last_uses(order: list[Operation]) -> dict[Value, int]:
     return last
 
 
-def _held(order: list[Operation], last: dict[Value, int], sizes: dict[str, int]) -> Iterator[_Held]:
+def _held(
+    program: Program, order: list[Operation], last: dict[Value, int], sizes: dict[str, int]
+) -> Iterator[_Held]:
     for number, operation in enumerate(order):
         attrs = ir.attrs(operation)
         places = attrs.get("places") or ((attrs["place"],) if "place" in attrs else ())
@@ -98,7 +101,8 @@ def _held(order: list[Operation], last: dict[Value, int], sizes: dict[str, int])
                 continue
             begin = _number(place[1], sizes)
             end = begin + _number(ir.type_of(value).size_bytes, sizes)
-            yield _Held(begin, end, number, last.get(value, number), operation.name)
+            in_place = "kernel" in attrs and "in_place" in ir.attrs(program.function(attrs["kernel"]))
+            yield _Held(begin, end, number, last.get(value, number), operation.name, in_place)
 
 
 def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:
@@ -110,6 +114,8 @@ def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:
     for i, a in enumerate(held):
         for b in held[i + 1 :]:
             together = a.first <= b.last and b.first <= a.last
+            if b.in_place and a.last == b.first and (a.begin, a.end) == (b.begin, b.end):
+                continue
             if together and a.begin < b.end and b.begin < a.end and a.begin != a.end != b.begin:
                 raise LaunchError(
                     f"{a.name} and {b.name} share bytes {max(a.begin, b.begin)}..{min(a.end, b.end)} for {sizes}"

@@ -77,6 +77,7 @@ class Emitter:
     def __init__(self, region: Region, name: str, builder: KernelBuilder | None = None) -> None:
         self.region = region
         self.builder = builder or KernelBuilder(name)
+        self.builder.in_place = "in_place" in region.function.attributes
         self.k = Notation(self.builder)
         for size in region.scalars:
             self.builder.scalar(size)

@@ -2,19 +2,20 @@
 
 Lifetimes are over the linear order of operations, branches one after the other. With static sizes
 offsets are chosen best-fit (largest first); with symbolic sizes values share slots when one
-provably fits, and an offset is a sum of slot sizes. A bare `ai.reshape` shares its operand's
+provably fits, and an offset is a sum of slot sizes. An elementwise kernel writes over an operand that dies with it. A bare `ai.reshape` shares its operand's
 memory. ALIGNMENT keeps vectors and cache lines of different buffers apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, bounds, ceildiv
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import item_bytes
 from cuvilc.dialect.verify_launch import verify_launch
 
 NAME = "plan-memory"
@@ -33,15 +34,6 @@ class Lifetime:
     offset: Dim = 0
 
 
-@dataclass
-class _Planner:
-    program: Program
-    order: list[Operation] = field(default_factory=list)
-    # a view's value -> the value whose memory it is
-    root: dict[Value, Value] = field(default_factory=dict)
-    outputs: dict[Value, int] = field(default_factory=dict)
-
-
 def run(program: Program, context: PassContext) -> None:
     """After it `main` is at the launch level: ai.cpu.launch with places, copies for outputs."""
     with program:
@@ -53,7 +45,9 @@ def run(program: Program, context: PassContext) -> None:
         order = list(ir.walk(ir.body(main)))
         roots = _roots(main, order)
         lifetimes = _lifetimes(order, roots, outputs)
-        arena = _assign(list(lifetimes.values()), program)
+        for step, operation in enumerate(order):
+            _share_in_place(program, step, operation, roots, lifetimes)
+        arena = _assign(list({id(x): x for x in lifetimes.values()}.values()), program)
         main.attributes["arena_bytes"] = write_attr(arena)
         for operation in order:
             _place(operation, lifetimes, outputs)
@@ -128,6 +122,43 @@ def _lifetimes(
                 size = ceildiv(ir.type_of(root).size_bytes, ALIGNMENT) * ALIGNMENT
                 found[root] = Lifetime(root, size, step, step)
     return found
+
+
+def _share_in_place(
+    program: Program,
+    step: int,
+    operation: Operation,
+    roots: dict[Value, Value],
+    lifetimes: dict[Value, Lifetime],
+) -> None:
+    """Let a kernel that is purely elementwise write over an operand that nothing reads after it."""
+    if operation.name != "ai.launch" or len(operation.results) != 1:
+        return
+    result = operation.results[0]
+    t, mine = ir.type_of(result), lifetimes.get(result)
+    kernel = program.function(ir.attrs(operation)["kernel"])
+    if mine is None or mine.first != step or not _is_elementwise(kernel):
+        return
+    for operand in operation.operands:
+        theirs, given = lifetimes.get(roots.get(operand, operand)), ir.type_of(operand)
+        same = (given.shape, given.layout) == (t.shape, t.layout)
+        if theirs is None or theirs is mine or not same or theirs.last != step:
+            continue
+        if item_bytes(given.dtype) != item_bytes(t.dtype) or theirs.first == step:
+            continue
+        theirs.last = mine.last
+        lifetimes[result] = theirs
+        kernel.attributes["in_place"] = write_attr(True)
+        return
+
+
+def _is_elementwise(kernel: Operation) -> bool:
+    """Whether element i of the result depends on element i of every operand of its shape alone."""
+    for operation in ir.operations(ir.body(kernel))[:-1]:
+        declared = ir.definition(operation)
+        if operation.name != "ai.full" and "elementwise" not in getattr(declared, "traits", ()):
+            return False
+    return True
 
 
 def _in_arena(value: Value, outputs: dict[Value, int]) -> bool:
