@@ -8,10 +8,10 @@ STAMPS := .venv/.stamps
 SOURCES := cuvilc runtime/cuvil tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt golden conformance bench wheels clean machine
+.PHONY: help setup demo test test-all lint fmt golden conformance bench wheels clean machine
 
 help:  ## list what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/torch  ## .venv with both packages (editable) and every extra; quick when nothing changed
 
@@ -44,6 +44,9 @@ demo: setup  ## build a trained model, run it on a real input, print answer and 
 
 test: setup  ## the fast tests
 	$(BIN)/python -m pytest -n $(JOBS) -q
+
+test-all: setup  ## every test, those marked slow too
+	$(BIN)/python -m pytest -n $(JOBS) -q -m ""
 
 lint: $(STAMPS)/packages  ## ruff, mypy, import-linter
 	$(BIN)/ruff check $(SOURCES)
