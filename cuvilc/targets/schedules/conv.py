@@ -21,6 +21,7 @@ from cuvilc.targets.schedules.microkernel import (
     argument_index,
     first_of,
     lesser,
+    opaque,
     split,
 )
 from cuvilc.targets.tir import CannotVectorize
@@ -119,8 +120,8 @@ class _Tile:
                 weights = conv.b.let(self._weights(channel, kh))
 
                 def tap(kw: Any, pixels: Any, at: Any = at, weights: Any = weights) -> None:
-                    start = conv.b.let(at + kw * (axis.dilation * conv.pixel))
-                    self._step(tile, start, conv.b.let(weights + kw * PANEL), pixels)
+                    start = opaque(conv.b, at + kw * (axis.dilation * conv.pixel))
+                    self._step(tile, start, opaque(conv.b, weights + kw * PANEL), pixels)
 
                 over_taps(conv.emitter, width, inside, tap)
         conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
