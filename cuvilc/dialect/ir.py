@@ -8,6 +8,7 @@ replacing by another type).
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ class Program:
     ranges: dict[str, Range] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)  # format, sha256, opset, …: for metadata
     _stack: list[ExitStack] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, declarations.forget_types, id(self.context))
 
     @staticmethod
     def create(name: str) -> Program:

@@ -326,8 +326,9 @@ def register_types(context: ir.Context, table: Any) -> None:
     _State.tables[id(context)] = table
 
 
-def forget_types(context: ir.Context) -> None:
-    _State.tables.pop(id(context), None)
+def forget_types(context_id: int) -> None:
+    """Let go of a context's types; they hold the context, hence it by its id."""
+    _State.tables.pop(context_id, None)
 
 
 _module_text: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir
+from cuvilc.dialect import op as declarations
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program, at_end, build, define_function, finish_function
@@ -229,3 +231,14 @@ def test_a_bad_plan_gives_wrong_results_in_the_interpreter():
 def test_the_verifier_refuses(change, message):
     with pytest.raises(LaunchError, match=message):
         verify_launch(broken(change))
+
+
+def test_programs_are_freed():
+    """A program's context goes with it: a service that builds many models does not grow."""
+    program = chain(3)
+    before = len(declarations._State.tables)
+    key = id(program.context)
+    assert key in declarations._State.tables
+    del program
+    gc.collect()
+    assert len(declarations._State.tables) < before
