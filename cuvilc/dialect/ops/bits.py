@@ -84,16 +84,28 @@ _SHIFTS = (
     sample("uint8[2,3]", np.array([0, 3, 9], np.uint8), low=0, high=255),
     sample("uint32[4]", np.array([1], np.uint32), low=0, high=2**31),
     sample("int32[3]", np.array([0, 5, 31], np.int32), low=-99, high=99),
+    sample(np.array([-8, 4, -1, 7, 1], np.int32), np.array([32, -1, 100, -(2**31), 31], np.int32)),
+    sample(np.array([-8, 4, -1, 7, -2], np.int8), np.array([8, -1, 100, -128, 7], np.int8)),
 )
 
 
-def _bit_count(dtype):
-    return numpy_dtype(dtype).itemsize * 8
+def _amount(k, rhs, dtype):
+    """rhs within the width of dtype; a negative one, like one beyond it, is the most."""
+    most = k.const(numpy_dtype(dtype).itemsize * 8 - 1, dtype)
+    amount = k.min(rhs, most)
+    return k.select(k.lt(rhs, k.const(0, dtype)), most, amount) if dtype in SIGNED else amount
+
+
+def _unless_outside(k, rhs, dtype, value):
+    """The value, but 0 where rhs is negative or not less than the width of dtype."""
+    zero, most = k.const(0, dtype), k.const(numpy_dtype(dtype).itemsize * 8 - 1, dtype)
+    inside = k.select(k.gt(rhs, most), zero, value)
+    return k.select(k.lt(rhs, zero), zero, inside) if dtype in SIGNED else inside
 
 
 @op("ai.shift_left", traits=ELEMENTWISE)
 class ShiftLeft:
-    """lhs · 2^rhs in lhs's bits; a shift by all of them or more gives 0."""
+    """lhs · 2^rhs in lhs's bits; a shift by all of them, by more or by less than 0 gives 0."""
 
     lhs: Tensor
     rhs: Tensor
@@ -105,16 +117,16 @@ class ShiftLeft:
         return np.left_shift(lhs, rhs)
 
     def element(k, i, lhs, rhs):
-        most = k.const(_bit_count(lhs.dtype) - 1, lhs.dtype)
-        shifted = k.shift_left(lhs.at(i), k.min(rhs.at(i), most))
-        return k.select(k.gt(rhs.at(i), most), k.const(0, lhs.dtype), shifted)
+        by, dtype = rhs.at(i), lhs.dtype
+        shifted = k.shift_left(lhs.at(i), _amount(k, by, dtype))
+        return _unless_outside(k, by, dtype, shifted)
 
     samples = _SHIFTS
 
 
 @op("ai.shift_right", traits=ELEMENTWISE)
 class ShiftRight:
-    """⌊lhs / 2^rhs⌋; signed integers keep their sign."""
+    """⌊lhs / 2^rhs⌋; signed integers keep their sign. A negative rhs shifts out all bits."""
 
     lhs: Tensor
     rhs: Tensor
@@ -126,10 +138,8 @@ class ShiftRight:
         return np.right_shift(lhs, rhs)
 
     def element(k, i, lhs, rhs):
-        most = k.const(_bit_count(lhs.dtype) - 1, lhs.dtype)
-        shifted = k.shift_right(lhs.at(i), k.min(rhs.at(i), most))
-        if lhs.dtype in SIGNED:
-            return shifted
-        return k.select(k.gt(rhs.at(i), most), k.const(0, lhs.dtype), shifted)
+        by, dtype = rhs.at(i), lhs.dtype
+        shifted = k.shift_right(lhs.at(i), _amount(k, by, dtype))
+        return shifted if dtype in SIGNED else _unless_outside(k, by, dtype, shifted)
 
     samples = _SHIFTS
