@@ -1,7 +1,7 @@
-"""The verifier of the launch level: kernels exist and fit, places lie in the arena, live values do not overlap.
+"""The verifier of the launch level: kernels fit, places lie in the arena, live values are apart.
 
-With symbolic sizes the places are checked at sample sizes of every symbol. It works from the program alone and
-shares nothing with the pass that plans memory.
+With symbolic sizes the places are checked at sample sizes of every symbol. It works from the
+program alone and shares nothing with the pass that plans memory.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def _held(
                 continue
             begin = _number(place[1], sizes)
             end = begin + _number(ir.type_of(value).size_bytes, sizes)
-            in_place = "kernel" in attrs and "in_place" in ir.attrs(program.function(attrs["kernel"]))
+            kernel = attrs.get("kernel")
+            in_place = bool(kernel) and "in_place" in ir.attrs(program.function(kernel))
             yield _Held(begin, end, number, last.get(value, number), operation.name, in_place)
 
 
@@ -117,9 +118,8 @@ def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:
             if b.in_place and a.last == b.first and (a.begin, a.end) == (b.begin, b.end):
                 continue
             if together and a.begin < b.end and b.begin < a.end and a.begin != a.end != b.begin:
-                raise LaunchError(
-                    f"{a.name} and {b.name} share bytes {max(a.begin, b.begin)}..{min(a.end, b.end)} for {sizes}"
-                )
+                shared = f"{max(a.begin, b.begin)}..{min(a.end, b.end)}"
+                raise LaunchError(f"{a.name} and {b.name} share bytes {shared} for {sizes}")
 
 
 def _sizes(program: Program, main: Operation) -> Iterator[dict[str, int]]:
@@ -140,7 +140,7 @@ def _sizes(program: Program, main: Operation) -> Iterator[dict[str, int]]:
 
 
 def _sensible(order: list[Operation], sizes: dict[str, int]) -> bool:
-    """Whether no value has a negative size: a model of windows has least lengths that no range states."""
+    """Whether no value has a negative size: windows need least lengths that no range states."""
     shapes = {ir.type_of(r).shape for o in order for r in o.results}
     return all(_number(d, sizes) >= 0 for shape in shapes for d in shape)
 

@@ -224,7 +224,10 @@ def test_a_bad_plan_gives_wrong_results_in_the_interpreter():
     [
         (all_at_zero, "share bytes"),
         (lambda t: re.sub(r'kernel = "neg', 'kernel = "gone', t), "there is no kernel"),
-        (lambda t: re.sub(r'arena_bytes = #ai.dims<[^>]*>', "arena_bytes = 64", t), "of an arena of 64"),
+        (
+            lambda t: re.sub(r"arena_bytes = #ai.dims<[^>]*>", "arena_bytes = 64", t),
+            "of an arena of 64",
+        ),
     ],
     ids=["overlap", "kernel", "arena"],
 )

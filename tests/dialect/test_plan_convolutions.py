@@ -79,16 +79,24 @@ def chain(last=()):
     program = Program.create("one axis")
     with program:
         block = define_function(
-            program, "main", [TensorType((N, 3, 20, *last))], input_names=("x",), output_names=("y",)
+            program,
+            "main",
+            [TensorType((N, 3, 20, *last))],
+            input_names=("x",),
+            output_names=("y",),
         )
         pads = (1, *(0 for _ in last))
         one = {"strides": (2, *last), "pads_begin": pads, "pads_end": pads, "dilations": (1, *last)}
         with at_end(block):
             x = block.arguments[0]
             for channels, inputs in ((4, 3), (5, 4)):
-                w = constant(program, rng.standard_normal((channels, inputs, 3, *last), np.float32), "w")
+                w = constant(
+                    program, rng.standard_normal((channels, inputs, 3, *last), np.float32), "w"
+                )
                 x = build("ai.relu", build("ai.conv", x, w, **one))
-                slope = constant(program, rng.standard_normal((channels, 1, *last), np.float32), "slope")
+                slope = constant(
+                    program, rng.standard_normal((channels, 1, *last), np.float32), "slope"
+                )
                 x = build("ai.elemwise_mul", x, slope)
             x = build("ai.max_pool", x, kernel=(2, *last), **one)
         finish_function(block, [x])
@@ -109,7 +117,9 @@ def test_one_axis_is_reshaped_at_the_ends_only(last):
             o for o in operations if o.name == "ai.reshape" and ir.type_of(o.operands[0]).rank >= 3
         ]
         assert len(data) == 2
-        assert all(ir.type_of(o.results[0]).shape[2] == 1 for o in operations if o.name == "ai.conv")
+        assert all(
+            ir.type_of(o.results[0]).shape[2] == 1 for o in operations if o.name == "ai.conv"
+        )
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Every operand has a blocked form with the result's channels, or is a constant that spreads."""
+        """Every operand has a blocked form with the result's channels, or it spreads."""
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
             return False

@@ -1,8 +1,8 @@
 """Bring convolutions into the one form that has a fast schedule: two spatial axes, forward.
 
-- One spatial axis becomes two, the first of size 1, and so does the pair whose last has size 1: schedules tile
-  along the last axis. The reshape back moves down past elementwise
-  operations and pools, so that a chain of such layers is reshaped at its ends only.
+- One spatial axis becomes two, the first of size 1, and so does the pair whose last has size 1:
+  schedules tile along the last axis. The reshape back moves down past elementwise operations and
+  pools, so that a chain of such layers is reshaped at its ends only.
 - A transposed convolution becomes an ordinary one with strideⁿ times the outputs, one group for
   each phase of the output grid, whose results are then interleaved (polyphase decomposition:
   Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?"). No
@@ -57,7 +57,7 @@ def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> 
 
 
 def _is_flat(program: Program, operation: Operation) -> bool:
-    """Rank 3, or rank 4 with nothing along the last axis: [N, C, H, 1] and windows of one column."""
+    """Rank 3, or rank 4 with nothing along the last axis: [N, C, H, 1], windows of one column."""
     t, attrs = ir.type_of(operation.operands[0]), ir.attrs(operation)
     if operation.name == "ai.conv" and program.constant_array(operation.operands[1]) is None:
         return False
@@ -118,9 +118,11 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
             t = ir.type_of(value)
             if value in flat:
                 operands.append(flat[value])
-            elif t.rank == 0 or t.shape == (1,):
-                operands.append(value)
-            elif t.rank == 3 and len(shape) == 4 and t.shape[1:] == (1, 1):
+            elif (
+                t.rank == 0
+                or t.shape == (1,)
+                or (t.rank == 3 and len(shape) == 4 and t.shape[1:] == (1, 1))
+            ):
                 operands.append(value)
             elif t.rank == len(shape) - 1 and all(d == 1 for d in t.shape[1:]):
                 operands.append(ir.build("ai.reshape", value, shape=(t.shape[0], 1, 1)))

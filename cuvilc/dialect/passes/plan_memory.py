@@ -2,8 +2,9 @@
 
 Lifetimes are over the linear order of operations, branches one after the other. With static sizes
 offsets are chosen best-fit (largest first); with symbolic sizes values share slots when one
-provably fits, and an offset is a sum of slot sizes. An elementwise kernel writes over an operand that dies with it. A bare `ai.reshape` shares its operand's
-memory. ALIGNMENT keeps vectors and cache lines of different buffers apart.
+provably fits, and an offset is a sum of slot sizes. An elementwise kernel writes over an operand
+that dies with it. A bare `ai.reshape` shares its operand's memory. ALIGNMENT keeps vectors and
+cache lines of different buffers apart.
 """
 
 from __future__ import annotations
