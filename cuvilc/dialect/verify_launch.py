@@ -101,7 +101,7 @@ def _held(
                 continue
             begin = _number(place[1], sizes)
             end = begin + _number(ir.type_of(value).size_bytes, sizes)
-            kernel = attrs.get("kernel")
+            kernel = attrs.get("kernel", "")
             in_place = bool(kernel) and "in_place" in ir.attrs(program.function(kernel))
             yield _Held(begin, end, number, last.get(value, number), operation.name, in_place)
 
