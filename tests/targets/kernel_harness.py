@@ -27,6 +27,7 @@ from cuvilc.targets import tir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
 
+V2 = Chip("x86-64-v2", 4, 16, ("sse4.2",), {"mcpu": "x86-64-v2"})
 V3 = Chip("x86-64-v3", 8, 16, ("avx2", "fma"), {"mcpu": "x86-64-v3"})
 V4 = Chip("x86-64-v4", 16, 32, ("avx512",), {"mcpu": "x86-64-v4", "mattr": ["-prefer-256-bit"]})
 CHIPS = (V4, V3)

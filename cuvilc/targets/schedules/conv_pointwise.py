@@ -66,7 +66,7 @@ class _Pointwise(Gemm):
     def __init__(self, region: Region, chip: Chip, name: str, conv: Plan, vectorize: bool) -> None:
         self.conv = conv
         anchor, m = conv.anchor, conv.height.size * conv.width.size
-        width = gemm_plan.tile_width(chip, conv.outputs)
+        width = max(gemm_plan.tile_width(chip, conv.outputs), BLOCK)  # whole blocks are stored
         rows = gemm_plan.balanced_rows(m, chip, width)
         product = gemm_plan.Plan(
             anchor, anchor.operands[0], anchor.operands[1], (conv.images,), (m,), False, True,
