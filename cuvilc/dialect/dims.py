@@ -407,11 +407,13 @@ def _times(x: float, y: float) -> float:
 
 
 def _atom_bounds(op: str, spans: list[Range]) -> Range:
-    if op in ("eq", "lt"):
-        return 0, 1
     if op == "select":
         return min(spans[1][0], spans[2][0]), max(spans[1][1], spans[2][1])
     (a, b), (c, e) = spans
+    if op == "lt":
+        return int(b < c), int(a < e)
+    if op == "eq":
+        return int(a == b == c == e), int(a <= e and c <= b)
     if op == "min":
         return min(a, c), min(b, e)
     if op == "max":

@@ -68,7 +68,9 @@ def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> 
             yield f"buffer {i} belongs to {buffer.kind.name.lower()} {place}, which does not exist"
 
 
-_BUFFERS_OF = {StepKind.COPY: 2, StepKind.DIMS: 1, StepKind.BRANCH: 1, StepKind.JUMP: 0}
+_BUFFERS_OF = {
+    StepKind.COPY: 2, StepKind.DIMS: 1, StepKind.BRANCH: 1, StepKind.JUMP: 0, StepKind.REQUIRE: 0,
+}  # fmt: skip
 
 
 def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
@@ -80,6 +82,8 @@ def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
         yield f"{what} runs kernel {step.target}, which does not exist"
     if step.kind in (StepKind.BRANCH, StepKind.JUMP) and not 0 <= step.target <= len(plan.steps):
         yield f"{what} goes to step {step.target}, which does not exist"
+    if step.kind == StepKind.REQUIRE and len(step.scalars) != 1:
+        yield f"{what} has {len(step.scalars)} conditions"
     if len(step.buffers) != _BUFFERS_OF.get(step.kind, len(step.buffers)):
         yield f"{what} has {len(step.buffers)} buffers"
 

@@ -29,6 +29,7 @@ class StepKind(IntEnum):
     DIMS = 2
     BRANCH = 3
     JUMP = 4
+    REQUIRE = 5
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of the program. `target`: kernel number, or step number for BRANCH and JUMP."""
+    """One entry of the program. `target`: kernel number, or step number for BRANCH and JUMP.
+
+    REQUIRE: its one scalar must not be 0; `name` is what to say then.
+    """
 
     kind: StepKind
     target: int = 0

@@ -141,6 +141,14 @@ class _Emitter:
             Step(StepKind.DIMS, buffers=(number,), scalars=attrs["values"], name="dims")
         )
 
+    def do_ai_require(self, operation: Operation) -> None:
+        attrs, layer = ir.attrs(operation), ir.source_name(operation)
+        self.plan.steps.append(
+            Step(
+                StepKind.REQUIRE, scalars=(attrs["condition"],), name=attrs["message"], layer=layer
+            )
+        )
+
     def do_ai_copy(self, operation: Operation) -> None:
         value = operation.results[0]
         number = self.numbers[value] = self.placed(value, ir.attrs(operation)["place"])

@@ -18,6 +18,7 @@ from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.ir import Program
+from cuvilc.dialect.ops.structure import SizeError
 from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.null_feeds import Port, check_feeds
 
@@ -131,6 +132,8 @@ class InterpretedModel:
                 results = interpreter.call(main, arrays)
             except CuvilError:
                 raise
+            except SizeError as error:
+                raise fail("CUV606", str(error), place=self.place) from error
             except (ValueError, IndexError) as error:
                 message = f"the interpreter refuses the data: {error}"
                 raise fail("CUV609", message, place=self.place) from error

@@ -123,6 +123,7 @@ static bool good_kind(const cuvil_model *model, const cuvil_step *step)
     case CUVIL_STEP_DIMS: return step->buffer_count == 1 && writable(model, step->buffers);
     case CUVIL_STEP_BRANCH: return step->buffer_count == 1 && step->target <= model->step_count;
     case CUVIL_STEP_JUMP: return step->target <= model->step_count;
+    case CUVIL_STEP_REQUIRE: return step->scalar_count == 1;
     default: return false;
     }
 }

@@ -43,19 +43,25 @@ static enum fault binary(uint32_t op, int64_t a, int64_t b, int64_t *result)
     return overflow ? FAULT_OVERFLOW : FAULT_NONE;
 }
 
+void cuvil_symbols_text(const cuvil_model *model, const int64_t *symbols,
+                        char text[CUVIL_TEXT_BYTES])
+{
+    size_t used = 0;
+    snprintf(text, CUVIL_TEXT_BYTES, "any input");
+    for (uint32_t i = 0; i < model->symbol_count && used < CUVIL_TEXT_BYTES; i++)
+        used += (size_t)snprintf(text + used, CUVIL_TEXT_BYTES - used, "%s%s = %" PRId64,
+                                 i ? ", " : "", cuvil_string(model, model->symbols[i].name),
+                                 symbols[i]);
+}
+
 static cuvil_status report(const cuvil_model *model, const int64_t *symbols, uint32_t expr,
                            enum fault fault)
 {
-    char text[CUVIL_TEXT_BYTES], where[256] = "";
-    size_t used = 0;
+    char text[CUVIL_TEXT_BYTES], where[CUVIL_TEXT_BYTES];
     cuvil_expr_text(model, expr, text);
-    for (uint32_t i = 0; i < model->symbol_count && used < sizeof where; i++)
-        used +=
-            (size_t)snprintf(where + used, sizeof where - used, "%s%s = %" PRId64, i ? ", " : "",
-                             cuvil_string(model, model->symbols[i].name), symbols[i]);
+    cuvil_symbols_text(model, symbols, where);
     return cuvil_fail(CUVIL_ERROR_SHAPE, "the size `%s` %s for %s", text,
-                      fault == FAULT_ZERO ? "divides by zero" : "overflows 64 bits",
-                      used ? where : "any input");
+                      fault == FAULT_ZERO ? "divides by zero" : "overflows 64 bits", where);
 }
 
 cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, int64_t *values)

@@ -122,7 +122,9 @@ enum cuvil_step_kind {
     CUVIL_STEP_COPY = 1,     /* buffer 1 := buffer 0, whole of buffer 1's size */
     CUVIL_STEP_DIMS = 2,     /* buffer 0 := the scalars, as int64 */
     CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false, go to step `target` */
-    CUVIL_STEP_JUMP = 4      /* go to step `target` */
+    CUVIL_STEP_JUMP = 4,     /* go to step `target` */
+    CUVIL_STEP_REQUIRE = 5   /* a scalar that is 0: refuse these shapes; `name` says why. Those that
+                                come first are asked when shapes are bound */
 };
 
 typedef struct {

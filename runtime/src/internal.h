@@ -80,6 +80,9 @@ const char *cuvil_dtype_name(uint32_t dtype);
 /* expr.c: all values in order; a fault names the expression. */
 cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, int64_t *values);
 void cuvil_expr_text(const cuvil_model *model, uint32_t expr, char text[CUVIL_TEXT_BYTES]);
+/* "n = 3, m = 2": as many symbols as there is room for. */
+void cuvil_symbols_text(const cuvil_model *model, const int64_t *symbols,
+                        char text[CUVIL_TEXT_BYTES]);
 
 /* tensor.c: check a caller's tensor against its declaration, and on success store it in the slot.
  */
@@ -90,6 +93,8 @@ bool cuvil_shape_bytes(uint32_t dtype, uint32_t rank, const int64_t *dims, int64
 
 /* shape.c: bind symbols from the inputs, evaluate, check every dimension and size. */
 cuvil_status cuvil_bind(cuvil_context *context);
+/* Refuse the bound sizes unless the condition of a REQUIRE step holds. */
+cuvil_status cuvil_require(const cuvil_context *context, const cuvil_step *step);
 
 /* memory.c: lay the block out, resolve pointers and scalars. */
 cuvil_status cuvil_place(cuvil_context *context);

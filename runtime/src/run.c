@@ -90,6 +90,7 @@ static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uin
         if (*(const uint8_t *)buffers[0] == 0)
             *next = step->target;
         return CUVIL_OK;
+    case CUVIL_STEP_REQUIRE: return cuvil_require(context, step);
     default: *next = step->target; return CUVIL_OK;
     }
 }
@@ -121,7 +122,7 @@ static cuvil_status interpret(cuvil_context *context)
         cuvil_status status = run_step(context, step, &next, &used);
         if (status != CUVIL_OK)
             return status;
-        if (probe)
+        if (probe && step->kind != CUVIL_STEP_REQUIRE)
             report(context, step, used, begin_ns);
     }
     return CUVIL_OK;

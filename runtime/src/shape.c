@@ -106,6 +106,30 @@ static cuvil_status check_buffers(const cuvil_context *context)
     return CUVIL_OK;
 }
 
+cuvil_status cuvil_require(const cuvil_context *context, const cuvil_step *step)
+{
+    const cuvil_model *model = context->model;
+    if (context->values[model->operands[step->scalars]] != 0)
+        return CUVIL_OK;
+    char sizes[CUVIL_TEXT_BYTES];
+    cuvil_symbols_text(model, context->symbols, sizes);
+    return cuvil_fail(CUVIL_ERROR_SHAPE, "layer `%s`: %s, for %s",
+                      cuvil_string(model, step->layer), cuvil_string(model, step->name), sizes);
+}
+
+/* What the model demands of its sizes before anything runs. */
+static cuvil_status check_demands(const cuvil_context *context)
+{
+    const cuvil_model *model = context->model;
+    cuvil_status status = CUVIL_OK;
+    for (uint32_t i = 0; i < model->step_count && status == CUVIL_OK; i++) {
+        if (model->steps[i].kind != CUVIL_STEP_REQUIRE)
+            break;
+        status = cuvil_require(context, &model->steps[i]);
+    }
+    return status;
+}
+
 /* Steps that the runtime itself executes must stay inside their buffers; kernels are trusted. */
 static cuvil_status check_steps(const cuvil_context *context)
 {
@@ -145,7 +169,9 @@ cuvil_status cuvil_bind(cuvil_context *context)
     if (status == CUVIL_OK)
         status = check_inputs(context);
     if (status == CUVIL_OK && changed) {
-        status = infer_outputs(context);
+        status = check_demands(context);
+        if (status == CUVIL_OK)
+            status = infer_outputs(context);
         if (status == CUVIL_OK)
             status = check_buffers(context);
         if (status == CUVIL_OK)

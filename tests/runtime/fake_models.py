@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from fake_package import BRANCH, COPY, DIMS, INPUT, JUMP, KERNEL, OUTPUT, Image
+from fake_package import BRANCH, COPY, DIMS, INPUT, JUMP, KERNEL, OUTPUT, REQUIRE, Image
 
 K, N = 5, 7
 WEIGHT = np.random.default_rng(0).standard_normal((K, N)).astype(np.float32)
@@ -63,6 +63,23 @@ def branch() -> Image:
     image.step(COPY, buffers=[a, y], layer="/If/then")
     image.step(JUMP, 4)
     image.step(COPY, buffers=[b, y], layer="/If/else")
+    return image
+
+
+def demanding() -> Image:
+    """y = x for n below 5, which must be even when flag."""
+    image = Image()
+    n = image.symbol("n", 1, 0)
+    image.arena_bytes = image.const(0)
+    flag = image.port(INPUT, "flag", "bool", [])
+    x = image.port(INPUT, "x", "float32", [n])
+    y = image.port(OUTPUT, "y", "float32", [n])
+    below = image.expr("lt", n, image.const(5))
+    even = image.expr("eq", image.expr("mod", n, image.const(2)), image.const(0))
+    image.step(REQUIRE, "n must be below 5", scalars=[below], layer="/Slice")
+    image.step(BRANCH, 3, [flag], layer="/If")
+    image.step(REQUIRE, "n must be even", scalars=[even], layer="/If/then")
+    image.step(COPY, buffers=[x, y], layer="/Copy")
     return image
 
 

@@ -30,7 +30,7 @@ OPS = (
     *("select", "ceildiv", "level"),
 )
 ARENA, WEIGHT, INPUT, OUTPUT = range(4)
-KERNEL, COPY, DIMS, BRANCH, JUMP = range(5)
+KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE = range(6)
 SECTIONS = (
     *("strings", "metadata", "levels", "symbols", "exprs", "dims", "inputs", "outputs"),
     *("buffers", "steps", "operands", "weights"),
@@ -131,11 +131,12 @@ class Image:
         cost: int = NONE,
         layer: str = "",
     ) -> int:
-        """`target`: a kernel's C name, or a step number."""
+        """`target`: a kernel's C name, what to say when a demand fails, or a step number."""
         name = str(target)
         if kind == KERNEL and name not in self.kernels:
             self.kernels.append(name)
-        number = self.kernels.index(name) if kind == KERNEL else int(target)
+        named = kind in (KERNEL, REQUIRE)
+        number = self.kernels.index(name) if kind == KERNEL else 0 if named else int(target)
         first = len(self.operands)
         self.operands += [*buffers, *scalars]
         fields = (kind, number, first, len(buffers), first + len(buffers), len(scalars))

@@ -25,6 +25,21 @@ def refused(code: str, call, *args, **kwargs) -> cuvil.CuvilError:
     return caught.value
 
 
+def test_sizes_that_the_model_cannot_take(load):
+    """Those that no run can have are refused when shapes are bound, others in their branch."""
+    model = load(fake_models.demanding())
+    ones, yes, no = np.ones, np.array(True), np.array(False)
+    for n, flag in ((3, no), (2, yes), (4, yes)):
+        assert model(flag, ones(n, np.float32)).shape == (n,)
+    error = refused("CUV606", model, no, ones(5, np.float32))
+    assert "layer `/Slice`: n must be below 5, for n = 5" in str(error)
+    error = refused("CUV606", model, yes, ones(3, np.float32))
+    assert "layer `/If/then`: n must be even, for n = 3" in str(error)
+    assert model(no, ones(3, np.float32)).sum() == 3
+    events = model.trace({"flag": yes, "x": ones(2, np.float32)})
+    assert [e.layer for e in events] == ["/If", "/Copy"]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_every_batch_size_is_right(load, threads):
     model = load(fake_models.mlp(), threads=threads)

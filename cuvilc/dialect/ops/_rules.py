@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-from cuvilc.dialect.dims import Dim, Shape, broadcast, equal
+from cuvilc.dialect.dims import Dim, Shape, broadcast, equal, less, maximum
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import FLOATS, TensorType
 
@@ -19,21 +21,46 @@ def need(condition: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def may_equal(a: Dim, b: Dim) -> bool:
-    """False only when the two sizes surely differ, whatever the symbols are."""
-    known = equal(a, b)
-    return not (isinstance(known, int) and known == 0)
+# What the rules that run now leave to the run time: condition -> message. None: nobody asks.
+_LEFT_OPEN: ContextVar[dict[Dim, str] | None] = ContextVar("left_open", default=None)
+
+
+@contextmanager
+def left_open() -> Iterator[dict[Dim, str]]:
+    """The conditions that shape rules run in this block could not decide: each must be 1 when the
+    model runs, else its message holds.
+    """
+    found: dict[Dim, str] = {}
+    token = _LEFT_OPEN.set(found)
+    try:
+        yield found
+    finally:
+        _LEFT_OPEN.reset(token)
+
+
+def need_true(condition: Dim, message: str) -> None:
+    """Refuse a condition on sizes that is surely 0; one known only at run time is left open."""
+    if isinstance(condition, int):
+        need(condition != 0, message)
+    elif (found := _LEFT_OPEN.get()) is not None:
+        found.setdefault(condition, message)
 
 
 def need_equal(a: Dim, b: Dim, what: str) -> None:
-    """Refuse sizes that surely differ; sizes known only at run time pass."""
-    need(may_equal(a, b), f"{what}: {a} and {b} differ")
+    """Refuse sizes that differ."""
+    need_true(equal(a, b), f"{what}: {a} and {b} differ")
+
+
+def need_same_sizes(found: Sequence[Dim], wanted: Sequence[Dim], message: str) -> None:
+    """Refuse a shape that is not the one wanted."""
+    need(len(found) == len(wanted), message)
+    for a, b in zip(found, wanted, strict=True):
+        need_true(equal(a, b), message)
 
 
 def need_shape(t: TensorType, shape: Sequence[Dim], what: str) -> None:
-    """Refuse `t` unless its shape may be `shape`."""
-    fits = t.rank == len(shape) and all(map(may_equal, t.shape, shape))
-    need(fits, f"{what} must have shape {spell(shape)}, not {spell(t.shape)}")
+    """Refuse `t` unless its shape is `shape`."""
+    need_same_sizes(t.shape, shape, f"{what} must have shape {spell(shape)}, not {spell(t.shape)}")
 
 
 def need_dtype(t: TensorType, dtypes: Sequence[str], what: str) -> None:
@@ -76,8 +103,8 @@ def need_word(value: str, words: Sequence[str], what: str) -> None:
 
 
 def need_not_negative(values: Sequence[Dim], what: str) -> None:
-    bad = [v for v in values if isinstance(v, int) and v < 0]
-    need(not bad, f"{what} must not be negative: {spell(values)}")
+    for value in values:
+        need_true(less(-1, value), f"{what} must not be negative: {spell(values)}")
 
 
 def need_positive(values: Sequence[Dim], what: str) -> None:
@@ -94,13 +121,22 @@ def broadcast_shapes(*types: TensorType) -> Shape:
     """NumPy's broadcast of the operands' shapes. Raises ShapeError that names the two at fault."""
     shape: Shape = types[0].shape
     for t in types[1:]:
+        message = f"shapes {spell(shape)} and {spell(t.shape)} do not broadcast"
         try:
-            shape = broadcast(shape, t.shape)
+            wide = broadcast(shape, t.shape)
         except ValueError as error:
-            raise ShapeError(
-                f"shapes {spell(shape)} and {spell(t.shape)} do not broadcast: {error}"
-            ) from None
+            raise ShapeError(f"{message}: {error}") from None
+        for a, b in zip(reversed(shape), reversed(t.shape), strict=False):
+            need_true(maximum(equal(a, b), maximum(equal(a, 1), equal(b, 1))), message)
+        shape = wide
     return shape
+
+
+def need_broadcast(shape: Sequence[Dim], target: Sequence[Dim], message: str) -> None:
+    """Refuse a shape that does not broadcast to `target`."""
+    need(len(shape) <= len(target), message)
+    for d, n in zip(reversed(shape), reversed(target), strict=False):
+        need_true(maximum(equal(d, 1), equal(d, n)), message)
 
 
 def replaced(items: Sequence[Dim], axis: int, value: Dim) -> tuple[Dim, ...]:

@@ -13,7 +13,14 @@ import numpy as np
 
 from cuvilc.dialect.dims import Dim, Shape, ceildiv, less
 from cuvilc.dialect.ops._index import as_index
-from cuvilc.dialect.ops._rules import need, need_length, need_not_negative, need_positive, spell
+from cuvilc.dialect.ops._rules import (
+    need,
+    need_length,
+    need_not_negative,
+    need_positive,
+    need_true,
+    spell,
+)
 from cuvilc.dialect.types import TensorType
 
 
@@ -50,8 +57,9 @@ def window_counts(
             count = count - 1 + less((count - 1) * s, n + p)
         else:
             count = room // s + 1
-        fits = not isinstance(room, int) or room >= 0
-        need(fits, f"a window of {size} (dilation {d}) does not fit {n} padded by {p} and {q}")
+        message = f"a window of {size} (dilation {d}) does not fit {n} padded by {p} and {q}"
+        need(not isinstance(room, int) or room >= 0, message)
+        need_true(less(-1, count), message)  # at run time an empty result will do
         counts.append(count)
     return tuple(counts)
 

@@ -8,14 +8,14 @@ from cuvilc.dialect.dims import equal, less, mod
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import put
 from cuvilc.dialect.ops._rules import (
-    broadcast_shapes,
-    may_equal,
     need,
+    need_broadcast,
     need_equal,
     need_float,
     need_rank,
     need_same_dtype,
     need_shape,
+    need_true,
     spell,
 )
 from cuvilc.dialect.ops.reduce import softmax
@@ -48,8 +48,8 @@ class Attention:
         need_equal(q.shape[0], k.shape[0], "batch sizes of q and k")
         need_equal(q.shape[3], k.shape[3], "head sizes of q and k")
         need_shape(v, (*k.shape[:3], v.shape[3]), "v")
-        grouped = k.shape[1] != 0 and equal(mod(q.shape[1], k.shape[1]), 0) != 0
-        need(grouped, f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
+        grouped = equal(mod(q.shape[1], k.shape[1]), 0) if k.shape[1] != 0 else 0
+        need_true(grouped, f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
         need(softcap >= 0, f"softcap must not be negative: {softcap}")
         if mask is not None:
             _check_mask(mask, q, (*q.shape[:3], k.shape[2]))
@@ -87,9 +87,8 @@ class Attention:
 def _check_mask(mask: TensorType, q: TensorType, scores: tuple) -> None:
     fits = mask.dtype in ("bool", q.dtype)
     need(fits, f"mask must be bool or {q.dtype}, not {mask.dtype}")
-    shape = broadcast_shapes(TensorType(scores), TensorType(mask.shape))
-    fits = len(shape) == 4 and all(map(may_equal, shape, scores))
-    need(fits, f"mask {spell(mask.shape)} must broadcast to {spell(scores)}")
+    message = f"mask {spell(mask.shape)} must broadcast to {spell(scores)}"
+    need_broadcast(mask.shape, scores, message)
 
 
 @op("ai.rotary_embedding", traits=("injective",))
@@ -114,7 +113,7 @@ class RotaryEmbedding:
         b, _, s, d = x.shape
         even = isinstance(rotary_dim, int) and rotary_dim > 0 and rotary_dim % 2 == 0
         need(even, f"rotary_dim must be even and positive, not {rotary_dim}")
-        need(less(d, rotary_dim) != 1, f"rotary_dim {rotary_dim} exceeds the {d} features of x")
+        need_true(less(rotary_dim, d + 1), f"rotary_dim {rotary_dim} exceeds the {d} features of x")
         for t, what in ((cos, "cos"), (sin, "sin")):
             need_rank(t, 3, what)
             batch = 1 if t.shape[0] == 1 else b

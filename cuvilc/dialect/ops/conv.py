@@ -19,6 +19,7 @@ from cuvilc.dialect.ops._rules import (
     need_rank,
     need_same_dtype,
     need_shape,
+    need_true,
     spell,
 )
 from cuvilc.dialect.ops._windows import (
@@ -72,8 +73,8 @@ class Conv:
         _check_operands(x, w, bias, groups, strides, pads_begin, pads_end, dilations)
         o, c, *kernel = w.shape
         need_equal(x.shape[1], c * groups, f"channels of x and those of w in {groups} group(s)")
-        whole = equal(o % groups, 0) != 0
-        need(whole, f"{o} output channels do not divide into {groups} groups")
+        whole = equal(o % groups, 0)
+        need_true(whole, f"{o} output channels do not divide into {groups} groups")
         if bias is not None:
             need_shape(bias, (o,), "bias")
         counts = window_counts(x.shape[2:], tuple(kernel), strides, pads_begin, pads_end, dilations)
@@ -159,7 +160,7 @@ class ConvTranspose:
         need_not_negative(extra, "output_padding")
         c, o, *kernel = w.shape
         need_equal(x.shape[1], c, "channels of x and of w")
-        need(equal(c % groups, 0) != 0, f"{c} channels do not divide into {groups} groups")
+        need_true(equal(c % groups, 0), f"{c} channels do not divide into {groups} groups")
         if bias is not None:
             need_shape(bias, (o * groups,), "bias")
         sizes = _transposed_sizes(

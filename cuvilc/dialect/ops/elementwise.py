@@ -6,14 +6,12 @@ import math
 
 import numpy as np
 
-from cuvilc.dialect.dims import broadcast
 from cuvilc.dialect.op import Sample, ShapeError, Tensor, op, sample
 from cuvilc.dialect.ops._rules import (
     INTEGERS,
     SIGNED,
     broadcast_shapes,
-    may_equal,
-    need,
+    need_broadcast,
     need_dtype,
     need_number,
     need_same_dtype,
@@ -31,13 +29,8 @@ def broadcast_type(*operands: TensorType, dtype: str | None = None) -> TensorTyp
     dtype: the result's, where it is not the operands'; then these may differ in dtype.
     """
     first = operands[0]
-    shape = first.shape
+    shape = broadcast_shapes(*operands)
     for other in operands[1:]:
-        try:
-            shape = broadcast(shape, other.shape)
-        except ValueError as error:
-            message = f"shapes of {first} and {other} do not broadcast: {error}"
-            raise ShapeError(message) from None
         if dtype is None and other.dtype != first.dtype:
             raise ShapeError(f"dtypes {first.dtype} and {other.dtype} differ")
     layouts = {t.layout for t in operands if t.layout}
@@ -398,9 +391,8 @@ class PRelu:
     def shape(x, slope):
         need_number(x)
         need_same_dtype(x, slope)
-        shape = broadcast_shapes(x, slope)
-        fits = len(shape) == x.rank and all(map(may_equal, shape, x.shape))
-        need(fits, f"slope {spell(slope.shape)} must broadcast to the shape of x {spell(x.shape)}")
+        message = f"slope {spell(slope.shape)} must broadcast to the shape of x {spell(x.shape)}"
+        need_broadcast(slope.shape, x.shape, message)
         return x
 
     def reference(x, slope):

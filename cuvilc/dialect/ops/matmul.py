@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from cuvilc.dialect.dims import Dim, Shape
+from cuvilc.dialect.dims import Dim, Shape, equal
 from cuvilc.dialect.op import ShapeError, Tensor, op, sample
 from cuvilc.dialect.ops._rules import (
     broadcast_shapes,
-    may_equal,
     need,
     need_dtype,
     need_equal,
     need_number,
     need_same_dtype,
+    need_true,
     spell,
 )
 from cuvilc.dialect.types import TensorType
@@ -33,8 +33,8 @@ def _product_shape(a: TensorType, b: TensorType, transpose_a: bool, transpose_b:
     need(not (vector_b and transpose_b), "transpose_b of a vector has no meaning")
     batch_a, m, k_a = _matrix(a, transpose_a, "a")
     batch_b, k_b, n = _matrix(b, transpose_b or vector_b, "b")
-    if not may_equal(k_a, k_b):
-        raise ShapeError(f"a {spell(a.shape)} has {k_a} columns, b {spell(b.shape)} has {k_b} rows")
+    message = f"a {spell(a.shape)} has {k_a} columns, b {spell(b.shape)} has {k_b} rows"
+    need_true(equal(k_a, k_b), message)
     batch = broadcast_shapes(TensorType(batch_a), TensorType(batch_b))
     return (*batch, *(() if vector_a else (m,)), *(() if vector_b else (n,)))
 

@@ -7,14 +7,14 @@ import numpy as np
 from cuvilc.dialect.dims import equal
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._rules import (
-    broadcast_shapes,
-    may_equal,
     need,
     need_axis,
+    need_broadcast,
     need_float,
     need_positive,
     need_same_dtype,
     need_shape,
+    need_true,
     spell,
 )
 from cuvilc.dialect.types import TensorType
@@ -28,9 +28,8 @@ def _standardised(x: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarra
 def _check_tail(x: TensorType, t: TensorType, axis: int, what: str) -> None:
     """A scale or shift broadcasts to the normalised axes."""
     tail = x.shape[axis:]
-    shape = broadcast_shapes(TensorType(tail), TensorType(t.shape))
-    fits = len(shape) == len(tail) and all(map(may_equal, shape, tail))
-    need(fits, f"{what} {spell(t.shape)} must broadcast to the normalised axes {spell(tail)}")
+    message = f"{what} {spell(t.shape)} must broadcast to the normalised axes {spell(tail)}"
+    need_broadcast(t.shape, tail, message)
 
 
 def _check_channels(x: TensorType, *parameters: tuple[TensorType, str]) -> None:
@@ -145,8 +144,8 @@ class GroupNorm:
     def shape(x, scale, bias, *, groups, eps):
         _check_channels(x, (scale, "scale"), (bias, "bias"))
         need_positive((groups,), "groups")
-        whole = equal(x.shape[1] % groups, 0) != 0
-        need(whole, f"{x.shape[1]} channels do not divide into {groups} groups")
+        whole = equal(x.shape[1] % groups, 0)
+        need_true(whole, f"{x.shape[1]} channels do not divide into {groups} groups")
         return TensorType(x.shape, x.dtype)
 
     def reference(x, scale, bias, *, groups, eps):

@@ -15,6 +15,7 @@ from cuvilc.dialect.ops._rules import (
     need_float,
     need_not_negative,
     need_number,
+    need_true,
     replaced,
     spell,
 )
@@ -328,7 +329,7 @@ class TopK:
         need_number(x)
         need_axis(axis, x.rank)
         need_not_negative((k,), "k")
-        need(less(x.shape[axis], k) != 1, f"k = {k} exceeds the {x.shape[axis]} of axis {axis}")
+        need_true(less(k, x.shape[axis] + 1), f"k = {k} exceeds the {x.shape[axis]} of axis {axis}")
         values = TensorType(replaced(x.shape, axis, k), x.dtype)
         return values, values.with_(dtype="int64")
 

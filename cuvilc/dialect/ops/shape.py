@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from cuvilc.dialect.dims import Dim, equal, product
+from cuvilc.dialect.dims import Dim, equal, less, maximum, minimum, product
 from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op, sample
 from cuvilc.dialect.ops._index import as_index, flatten, guarded, put, reshape_index
 from cuvilc.dialect.ops._rules import (
-    may_equal,
     need,
     need_axis,
+    need_broadcast,
     need_equal,
     need_length,
     need_not_negative,
     need_positive,
     need_rank,
     need_same_dtype,
+    need_true,
     need_word,
     replaced,
     spell,
@@ -36,8 +37,8 @@ class Reshape:
     def shape(x, *, shape):
         need_not_negative(shape, "shape")
         before, after = product(x.shape), product(shape)
-        if not may_equal(before, after):
-            raise ShapeError(f"{spell(x.shape)} has {before} elements, {spell(shape)} has {after}")
+        message = f"{spell(x.shape)} has {before} elements, {spell(shape)} has {after}"
+        need_true(equal(before, after), message)
         return TensorType(shape, x.dtype)
 
     def reference(x, *, shape):
@@ -90,11 +91,7 @@ class BroadcastTo:
 
     def shape(x, *, shape):
         need_not_negative(shape, "shape")
-        tail = shape[len(shape) - x.rank :] if x.rank else ()
-        fits = x.rank <= len(shape) and all(
-            d == 1 or may_equal(d, n) or may_equal(d, 1) for d, n in zip(x.shape, tail, strict=True)
-        )
-        need(fits, f"{spell(x.shape)} does not broadcast to {spell(shape)}")
+        need_broadcast(x.shape, shape, f"{spell(x.shape)} does not broadcast to {spell(shape)}")
         return TensorType(shape, x.dtype)
 
     def reference(x, *, shape):
@@ -150,10 +147,9 @@ def _check_slice(axis: int, n: Dim, start: Dim, step: Dim, size: Dim) -> None:
     """Refuse a slice that surely reads outside its axis."""
     last = start + (size - 1) * step
     for position in (start, last):
-        # nothing is read from an empty slice; what is symbolic is checked at run time
-        if isinstance(size, int) and size > 0 and isinstance(position, int):
-            inside = position >= 0 and (not isinstance(n, int) or position < n)
-            need(inside, f"slice of axis {axis} reads element {position} of {n}")
+        message = f"slice of axis {axis} reads element {position} of {n}"
+        inside = minimum(less(-1, position), less(position, n))
+        need_true(maximum(less(size, 1), inside), message)  # nothing is read from an empty slice
 
 
 @op("ai.concat", traits=INJECTIVE)
@@ -385,7 +381,7 @@ class DepthToSpace:
         need_word(mode, ("DCR", "CRD"), "mode")
         n, c, h, w = x.shape
         whole = equal(c % (block * block), 0)
-        need(whole != 0, f"{c} channels are not a multiple of {block}²")
+        need_true(whole, f"{c} channels are not a multiple of {block}²")
         return TensorType((n, c // (block * block), h * block, w * block), x.dtype)
 
     def reference(x, *, block, mode):
@@ -425,7 +421,7 @@ class SpaceToDepth:
         need_positive((block,), "block")
         n, c, h, w = x.shape
         for size in (h, w):
-            need(equal(size % block, 0) != 0, f"size {size} is not a multiple of {block}")
+            need_true(equal(size % block, 0), f"size {size} is not a multiple of {block}")
         return TensorType((n, c * block * block, h // block, w // block), x.dtype)
 
     def reference(x, *, block):

@@ -131,6 +131,32 @@ class Yield:
         return ()
 
 
+class SizeError(ValueError):
+    """The sizes of this run do not fit the program; the message says which."""
+
+
+@op("ai.require", pure=False, results=0)
+class Require:
+    """Refuse the run unless `condition`, made of sizes, is 1; `message` says what it means.
+
+    Stands at the head of its block, so that nothing of the block runs on sizes that do not fit.
+    """
+
+    condition: Any
+    message: str
+
+    def shape(*, condition, message):
+        return ()
+
+    def interpret(interpreter, operation, operands):
+        attrs = ir.attrs(operation)
+        if interpreter.concrete(attrs["condition"]) == 0:
+            sizes = ", ".join(f"{name} = {n}" for name, n in interpreter.sizes.items())
+            layer = ir.source_name(operation)
+            raise SizeError(f"layer `{layer}`: {attrs['message']}, for {sizes}")
+        return []
+
+
 def yield_(*values: Any) -> None:
     """End the region at the current insertion point."""
     ir.build("ai.yield", *values)

@@ -14,10 +14,12 @@ from cuvilc.dialect.passes import (
     plan_convolutions,
     plan_memory,
     raise_patterns,
+    require_sizes,
     simplify_shapes,
 )
 
 PIPELINE: tuple[ModuleType, ...] = (
+    require_sizes,
     canonicalize,
     fold_constants,
     simplify_shapes,

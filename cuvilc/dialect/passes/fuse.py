@@ -18,7 +18,9 @@ from cuvilc.dialect.passes.rules_graph import Graph, Node
 NAME = "fuse"
 VERSION = 1
 
-BARE = ("ai.constant", "ai.if", "ai.yield", "ai.dim_values", "func.return", "ai.fusion")
+BARE = (
+    "ai.constant", "ai.if", "ai.yield", "ai.dim_values", "ai.require", "func.return", "ai.fusion",
+)  # fmt: skip
 
 
 def run(program: Program, context: PassContext) -> None:

@@ -80,7 +80,7 @@ REFUSALS = [
     ("conv_transpose", (X4, "float32[3,2,1,1]"), WINDOW, "channels of x and of w: 4 and 3 differ"),
     ("max_pool", (X4,), {**POOL, "kernel": (2,)}, "kernel needs 2 entries, not 1"),
     ("avg_pool", ("int32[1,4,5,5]",), POOL, "x must be float32"),
-    ("layer_norm", ("float32[2,3]", "float32[2]"), {"axis": 1}, "do not broadcast"),
+    ("layer_norm", ("float32[2,3]", "float32[2]"), {"axis": 1}, "must broadcast to"),
     ("layer_norm", ("float32[2,3]", "float32[2,3]"), {"axis": 1}, "the normalised axes [3]"),
     ("group_norm", (X4, "float32[4]", "float32[4]"), {"groups": 3}, "4 channels do not divide"),
     (

@@ -16,6 +16,7 @@ from cuvilc.dialect.passes import (
     fold_constants,
     fuse,
     raise_patterns,
+    require_sizes,
     simplify_shapes,
 )
 
@@ -70,8 +71,16 @@ def _fuse() -> Any:
     return make({"x": "[n,3,4,4]", "r": "[n,4,4,4]"}, body)
 
 
+def _require_sizes() -> Any:
+    def body(m, x, y):
+        z = m.add(x, y)
+        return m.slice(z, starts=(0, 1), steps=(1, 1), sizes=(ir.type_of(z).shape[0], 2))
+
+    return make({"x": "[n,5]", "y": "[k,5]"}, body, {"n": (1, 8), "k": (1, 8)})
+
+
 CASES = {
-    canonicalize: _canonicalize, fold_constants: _fold_constants, simplify_shapes: _simplify_shapes,
+    require_sizes: _require_sizes, canonicalize: _canonicalize, fold_constants: _fold_constants, simplify_shapes: _simplify_shapes,
     raise_patterns: _raise_patterns, fold_batch_norm: _fold_batch_norm, fuse: _fuse,
 }  # fmt: skip
 
