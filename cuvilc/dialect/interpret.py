@@ -54,7 +54,8 @@ class Interpreter:
             self.values[argument] = np.asarray(array).astype(numpy_dtype(t.dtype), copy=False)
         planned = ir.attrs(function).get("arena_bytes")
         if planned is not None:
-            self.arena = np.full(self.concrete(planned), 0xA5, np.uint8)
+            # Sizes that make it negative are refused by the first operations.
+            self.arena = np.full(max(self.concrete(planned), 0), 0xA5, np.uint8)
         return self.run_block(block)
 
     def run_block(self, block: Any) -> list[np.ndarray]:
