@@ -101,7 +101,7 @@ def test_groups(groups: int, channels: int, outputs: int, chip: Any) -> None:
     check(conv((2, channels, 6, 20), outputs, groups=groups), chip, schedule)
 
 
-@pytest.mark.parametrize("chip", (*CHIPS, V2), ids=lambda c: c.name)
+@pytest.mark.parametrize("chip", [*CHIPS, V2], ids=lambda c: c.name)
 @pytest.mark.parametrize("outputs", [8, 24, 40, 48, 64, 80])
 @pytest.mark.parametrize("size", [(7, 7), (H, W)], ids=["static", "symbolic"])
 def test_pointwise(size: Any, outputs: int, chip: Any) -> None:

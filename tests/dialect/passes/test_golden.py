@@ -80,9 +80,14 @@ def _require_sizes() -> Any:
 
 
 CASES = {
-    require_sizes: _require_sizes, canonicalize: _canonicalize, fold_constants: _fold_constants, simplify_shapes: _simplify_shapes,
-    raise_patterns: _raise_patterns, fold_batch_norm: _fold_batch_norm, fuse: _fuse,
-}  # fmt: skip
+    require_sizes: _require_sizes,
+    canonicalize: _canonicalize,
+    fold_constants: _fold_constants,
+    simplify_shapes: _simplify_shapes,
+    raise_patterns: _raise_patterns,
+    fold_batch_norm: _fold_batch_norm,
+    fuse: _fuse,
+}
 
 
 @pytest.mark.parametrize("module", CASES, ids=lambda m: m.NAME)
