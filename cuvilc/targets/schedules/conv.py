@@ -6,6 +6,7 @@ weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,14 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules import conv_pointwise
 from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, dynamic_taps, over_row, over_taps
+from cuvilc.targets.schedules.conv_window import (
+    BLOCK,
+    Step,
+    Taps,
+    column,
+    dynamic_taps,
+    over_row,
+)
 from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     argument_index,
@@ -94,7 +102,7 @@ class _Conv:
             tile = _Tile(
                 self, image, block, blocks, weights, oh, first_tap, last_tap, b.let(plane + at)
             )
-            over_row(self.emitter, plan.width, plan.pixels, tile.emit, tile.emit_pixel)
+            over_row(self.emitter, plan.width, plan.pixels, tile.emit)
 
 
 class _Tile:
@@ -107,53 +115,55 @@ class _Tile:
         self.conv, self.image, self.block, self.blocks = conv, image, block, blocks
         self.weights, self.oh, self.row = weights, oh, row
         self.first_tap, self.last_tap = first_tap, last_tap
+        self._down = conv.plan.height.dilation * conv.row
 
-    def emit(self, ow: Any, width: int, inside: Any) -> None:
-        """`width` pixels from `ow`, whose taps along W are known."""
-        conv, axis = self.conv, self.conv.plan.width
-        tile = RegisterTile(conv.b, width, self.blocks * BLOCK)
-        start = conv.b.let(self.row + (ow * axis.stride - axis.pad) * conv.pixel)
-        with conv.b.loop(conv.plan.channels, name="c") as channel:
-            base = conv.b.let(start + self._channel(channel))
-            with self._tap_rows() as kh:
-                at = conv.b.let(base + kh * (conv.plan.height.dilation * conv.row))
-                weights = conv.b.let(self._weights(channel, kh))
-
-                def tap(kw: Any, pixels: Any, at: Any = at, weights: Any = weights) -> None:
-                    start = opaque(conv.b, at + kw * (axis.dilation * conv.pixel))
-                    self._step(tile, start, opaque(conv.b, weights + kw * PANEL), pixels)
-
-                over_taps(conv.emitter, width, inside, tap)
-        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
-
-    def _step(self, tile: RegisterTile, at: Any, weights: Any, pixels: Any) -> None:
-        conv = self.conv
-        distance = conv.plan.width.stride * conv.pixel
-        scalars = [
-            conv.b.load(conv.x, at + p * distance) if p in pixels else None
-            for p in range(tile.rows)
-        ]  # fmt: skip
-        tile.step(scalars, partial(self._weight_at, weights))
-
-    def emit_pixel(self, ow: Any) -> None:
-        """One pixel whose taps along W are known at run time."""
+    def emit(self, ow: Any, width: int, taps: Taps) -> None:
+        """`width` pixels from `ow`."""
         conv, plan = self.conv, self.conv.plan
-        b, axis = conv.b, plan.width
-        sets = RegisterTile.sets_for(conv.chip, 1, self.blocks * BLOCK)
+        b = conv.b
+        sets = RegisterTile.sets_for(conv.chip, width, self.blocks * BLOCK) if width == 1 else 1
         sets = sets if plan.channels % sets == 0 else 1
-        tile = RegisterTile(b, 1, self.blocks * BLOCK, sets)
-        start = b.let(self.row + (ow * axis.stride - axis.pad) * conv.pixel)
-        first, last = dynamic_taps(conv.emitter, axis, ow)
-        with b.loop(plan.channels // sets, name="c") as step, self._tap_rows() as kh:
-            with b.loop(last - first, start=first, name="kw") as kw:
-                for s in range(sets):
-                    channel = step * sets + s
-                    at = start + self._channel(channel) + kh * (plan.height.dilation * conv.row)
-                    x = b.load(conv.x, at + kw * (axis.dilation * conv.pixel))
-                    weights = b.let(self._weights(channel, kh) + kw * PANEL)
-                    tile.step([x], partial(self._weight_at, weights), s)
+        tile = RegisterTile(b, width, self.blocks * BLOCK, sets)
+
+        def nest(inner: Callable[[Step], None]) -> None:
+            with b.loop(plan.channels // sets, name="c") as turn, self._tap_rows() as kh:
+                places = [
+                    (
+                        b.let(self.row + self._channel(channel) + kh * self._down),
+                        b.let(self._weights(channel, kh)),
+                    )
+                    for channel in (turn * sets + s for s in range(sets))
+                ]
+
+                def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
+                    for s, (at, weights) in enumerate(places):
+                        scalars = self._scalars(ow, kw, at, edge)
+                        place = opaque(b, weights + kw * PANEL)
+                        row = [scalars(p) if p in pixels else None for p in range(width)]
+                        tile.step(row, partial(self._weight_at, place), s)
+
+                inner(step)
+
+        taps.over(nest)
         tile.gather_sets()
         conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
+
+    def _scalars(self, ow: Any, kw: Any, row: Any, edge: frozenset[int]) -> Callable[[int], Any]:
+        """The input element at tap `kw` of a pixel of the tile, in the input row that begins at
+        `row`; 0 outside.
+        """
+        conv, axis = self.conv, self.conv.plan.width
+        first = ow * axis.stride - axis.pad + kw * axis.dilation
+        start = opaque(conv.b, row + first * conv.pixel)
+
+        def scalar(p: int) -> Any:
+            if p not in edge:
+                return conv.b.load(conv.x, start + p * (axis.stride * conv.pixel))
+            near, inside = column(conv.emitter, axis, ow + p, kw)
+            x = conv.b.load(conv.x, row + near * conv.pixel)
+            return conv.b.let(conv.k.select(inside, x, conv.k.const(0, "float32")))
+
+        return scalar
 
     def _tap_rows(self) -> Any:
         return self.conv.b.loop(self.last_tap - self.first_tap, start=self.first_tap, name="kh")

@@ -12,7 +12,7 @@ from typing import Any
 from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.conv_window import BLOCK, Axis, dynamic_taps, over_row
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, Taps, column, dynamic_taps, over_row
 from cuvilc.targets.schedules.microkernel import lesser, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
@@ -59,8 +59,8 @@ class WindowRows:
     def _block_groups(self) -> Dim:
         return ceildiv(self.blocks, self.block_count)
 
-    def emit(self, tile: Callable[[Any, int, Any], None], pixel: Callable[[Any], None]) -> None:
-        """`tile(first pixel, width, inside)` and `pixel(at)` as in conv_window.over_row."""
+    def emit(self, tile: Callable[[Any, int, Taps], None]) -> None:
+        """`tile(first pixel, width, taps)` as in conv_window.over_row."""
         b, height = self.b, self.height
         plane = b.scalar(height.size) * self.row
         with b.tasks() as t:
@@ -76,7 +76,7 @@ class WindowRows:
                     self.oh = oh
                     self._first, self._last = dynamic_taps(self.emitter, height, oh)
                     self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
-                    over_row(self.emitter, self.width, self.pixels, tile, pixel)
+                    over_row(self.emitter, self.width, self.pixels, tile, alike=True)
 
     def tap_rows(self) -> Any:
         """A loop over the taps along H that lie inside."""
@@ -89,11 +89,16 @@ class WindowRows:
         """[first, last) tap along W of the window at `ow` that lies inside."""
         return dynamic_taps(self.emitter, self.width, ow)
 
-    def input(self, kh: Any, ow: Any) -> Any:
-        """Offset of the input element at tap row kh, tap 0, of window `ow`; lane 0."""
-        down = kh * self.height.dilation * self.row
-        return self._start + down + (ow * self.width.stride - self.width.pad) * BLOCK
+    def input_row(self, kh: Any) -> Any:
+        """Offset of the input row at tap row kh; lane 0."""
+        return self._start + kh * (self.height.dilation * self.row)
 
-    def distance(self, p: Any, kw: Any) -> Any:
-        """Elements from there to tap kw of the window p further right."""
-        return (p * self.width.stride + kw * self.width.dilation) * BLOCK
+    def input(self, row: Any, ow: Any, kw: Any) -> Any:
+        """Offset of the element at tap kw of window `ow`, in the input row at `row`; lane 0."""
+        across = ow * self.width.stride - self.width.pad + kw * self.width.dilation
+        return row + across * BLOCK
+
+    def checked(self, row: Any, ow: Any, kw: Any) -> tuple[Any, Any]:
+        """The same for a window that may not have the tap: (offset of an element, whether)."""
+        near, inside = column(self.emitter, self.width, ow, kw)
+        return row + near * BLOCK, inside

@@ -6,6 +6,7 @@ A task is some output rows of one block of channels of one image.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -14,8 +15,13 @@ from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.conv_plan import check_types
 from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, axes_of, over_taps
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, argument_index
+from cuvilc.targets.schedules.conv_window import BLOCK, Step, Taps, axes_of
+from cuvilc.targets.schedules.microkernel import (
+    RegisterTile,
+    anchor_of,
+    argument_index,
+    opaque,
+)
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -59,7 +65,7 @@ class _Depthwise:
 
     def build(self) -> Scheduled:
         rows = self.rows
-        rows.emit(self._tile, self._pixel)
+        rows.emit(self._tile)
         taps = rows.height.tap_count() * rows.width.tap_count()
         return self.emitter.finish(
             "depthwise", rows.tasks, taps * (2 * self.channels) * rows.images
@@ -72,34 +78,34 @@ class _Depthwise:
     def _weight(self, offset: Any) -> Any:
         return self.k.load(self.w, offset, self.w_dtype)
 
-    def _tile(self, ow: Any, width: int, inside: Any) -> None:
+    def _tile(self, ow: Any, width: int, taps: Taps) -> None:
         b, rows = self.b, self.rows
         tile = RegisterTile(b, width, BLOCK)
-        with rows.tap_rows() as kh:
-            at, weights = b.let(rows.input(kh, ow)), b.let(self._weights(kh, 0))
 
-            def tap(kw: Any, pixels: Any, at: Any = at, weights: Any = weights) -> None:
-                start, place = b.let(at + rows.distance(0, kw)), b.let(weights + kw * BLOCK)
-                with b.loop(BLOCK, "vectorized") as lane:
-                    weight = b.let(self._weight(place + lane))
-                    for p in pixels:
-                        x = b.load(self.x, start + rows.distance(p, 0) + lane)
-                        tile.add(p, lane, x * weight)
+        def nest(inner: Callable[[Step], None]) -> None:
+            with rows.tap_rows() as kh:
+                row, weights = b.let(rows.input_row(kh)), b.let(self._weights(kh, 0))
 
-            over_taps(self.emitter, width, inside, tap)
+                def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
+                    start = b.let(rows.input(row, ow, kw))
+                    place = b.let(weights + kw * BLOCK)
+                    checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
+                    with b.loop(BLOCK, "vectorized") as lane:
+                        weight = b.let(self._weight(place + lane))
+                        for p in pixels:
+                            tile.add(p, lane, self._input(start, checks, p, lane) * weight)
+
+                inner(step)
+
+        taps.over(nest)
         self._store(tile, ow)
 
-    def _pixel(self, ow: Any) -> None:
-        """One pixel whose taps along W are known at run time."""
-        b, rows = self.b, self.rows
-        tile = RegisterTile(b, 1, BLOCK)
-        first, last = rows.taps(ow)
-        with rows.tap_rows() as kh, b.loop(last - first, start=first, name="kw") as kw:
-            at = b.let(rows.input(kh, ow) + rows.distance(0, kw))
-            weights = b.let(self._weights(kh, kw))
-            with b.loop(BLOCK, "vectorized") as lane:
-                tile.add(0, lane, b.load(self.x, at + lane) * self._weight(weights + lane))
-        self._store(tile, ow)
+    def _input(self, start: Any, checks: dict[int, Any], p: int, lane: Any) -> Any:
+        if p not in checks:
+            return self.b.load(self.x, start + p * (self.rows.width.stride * BLOCK) + lane)
+        at, inside = checks[p]
+        x = self.b.load(self.x, at + lane)
+        return self.k.let(self.k.select(inside, x, self.k.const(0, "float32")))
 
     def _store(self, tile: RegisterTile, ow: Any) -> None:
         rows = self.rows

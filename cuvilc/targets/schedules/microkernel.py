@@ -220,5 +220,12 @@ def greater(a: Any, b: Any) -> Any:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(_i64(a), _i64(b))
 
 
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """a where the condition holds, else b: indices."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    return tirx.Select(condition, _i64(a), _i64(b))
+
+
 def _i64(value: Any) -> PrimExpr:
     return const(value) if isinstance(value, int) else value

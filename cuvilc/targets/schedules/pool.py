@@ -5,6 +5,7 @@ A task is some output rows of one block of channels of one image.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -14,8 +15,14 @@ from cuvilc.targets.schedules import pool_global
 from cuvilc.targets.schedules.conv_plan import check_types
 from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, axes_of, over_taps
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, argument_index, lesser
+from cuvilc.targets.schedules.conv_window import BLOCK, Step, Taps, axes_of
+from cuvilc.targets.schedules.microkernel import (
+    RegisterTile,
+    anchor_of,
+    argument_index,
+    lesser,
+    opaque,
+)
 from cuvilc.targets.tir import CannotVectorize, const
 
 
@@ -50,6 +57,7 @@ class _Pool:
         if not isinstance(self.channels, int):
             raise Miss("channels known only at run time")
         self.is_max = anchor.name == "ai.max_pool"
+        self.identity = float("-inf") if self.is_max else 0.0
         self.x = self.b.buffer(argument_index(region, anchor.operands[0]) or 0, "float32")
         self.store = ChannelStore(self.emitter, anchor, self.channels, vectorize)
         self.taps = height.kernel * width.kernel
@@ -59,46 +67,50 @@ class _Pool:
 
     def build(self) -> Scheduled:
         rows = self.rows
-        rows.emit(self._tile, self._pixel)
+        rows.emit(self._tile)
         taps = rows.height.tap_count() * rows.width.tap_count()
         return self.emitter.finish("pool", rows.tasks, taps * self.channels * rows.images)
 
     def _start(self, rows: int) -> RegisterTile:
-        return RegisterTile(self.b, rows, BLOCK, start=float("-inf") if self.is_max else 0.0)
+        return RegisterTile(self.b, rows, BLOCK, start=self.identity)
 
-    def _fold(self, tile: RegisterTile, p: int, lane: Any, at: Any) -> None:
-        x = self.b.let(self.b.load(self.x, at + lane))
+    def _fold(self, tile: RegisterTile, p: int, lane: Any, x: Any) -> None:
+        x = self.b.let(x)
         if self.is_max:
             tile.put(p, lane, self.k.max(tile.at(p, lane), x))
         else:
             tile.add(p, lane, x)
 
-    def _tile(self, ow: Any, width: int, inside: Any) -> None:
+    def _tile(self, ow: Any, width: int, taps: Taps) -> None:
         b, rows = self.b, self.rows
         tile = self._start(width)
-        with rows.tap_rows() as kh:
-            at = b.let(rows.input(kh, ow))
 
-            def tap(kw: Any, pixels: Any) -> None:
-                start = b.let(at + rows.distance(0, kw))
-                with b.loop(BLOCK, "vectorized") as lane:
-                    for p in pixels:
-                        self._fold(tile, p, lane, start + rows.distance(p, 0))
+        def nest(inner: Callable[[Step], None]) -> None:
+            with rows.tap_rows() as kh:
+                row = b.let(rows.input_row(kh))
 
-            over_taps(self.emitter, width, inside, tap)
-        counts = [sum(p in pixels for pixels in inside) for p in range(width)]
+                def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
+                    start = b.let(rows.input(row, ow, kw))
+                    checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
+                    with b.loop(BLOCK, "vectorized") as lane:
+                        for p in pixels:
+                            self._fold(tile, p, lane, self._input(start, checks, p, lane))
+
+                inner(step)
+
+        taps.over(nest)
+        counts: list[Any] = []
+        if not self.is_max and not ir.attrs(self.anchor)["count_include_pad"]:
+            ends = [rows.taps(ow + p) for p in range(width)]
+            counts = [last - first for first, last in ends]
         self._store(tile, ow, counts)
 
-    def _pixel(self, ow: Any) -> None:
-        """One pixel whose taps along W are known at run time."""
-        b, rows = self.b, self.rows
-        tile = self._start(1)
-        first, last = rows.taps(ow)
-        with rows.tap_rows() as kh, b.loop(last - first, start=first, name="kw") as kw:
-            at = b.let(rows.input(kh, ow) + rows.distance(0, kw))
-            with b.loop(BLOCK, "vectorized") as lane:
-                self._fold(tile, 0, lane, at)
-        self._store(tile, ow, [last - first])
+    def _input(self, start: Any, checks: dict[int, Any], p: int, lane: Any) -> Any:
+        if p not in checks:
+            return self.b.load(self.x, start + p * (self.rows.width.stride * BLOCK) + lane)
+        at, inside = checks[p]
+        nothing = self.k.const(self.identity, "float32")
+        return self.k.select(inside, self.b.load(self.x, at + lane), nothing)
 
     def _store(self, tile: RegisterTile, ow: Any, counts: list[Any]) -> None:
         rows = self.rows
