@@ -73,6 +73,25 @@ static int64_t buffer_bytes(const cuvil_context *context, uint32_t buffer)
     return bytes > 0 ? bytes : 0;
 }
 
+/* Sizes so small that a window does not fit, say, make an intermediate size negative: then places
+ * in the arena mean nothing. */
+static cuvil_status misfit(const cuvil_context *context, uint32_t buffer, int64_t room)
+{
+    const cuvil_model *model = context->model;
+    for (uint32_t i = 0; i < model->buffer_count; i++)
+        if (context->values[model->buffers[i].bytes] < 0) {
+            char sizes[CUVIL_TEXT_BYTES];
+            cuvil_symbols_text(model, context->symbols, sizes);
+            return cuvil_fail(CUVIL_ERROR_SHAPE,
+                              "the model has no result for %s: a size inside it would be negative",
+                              sizes);
+        }
+    return cuvil_fail(CUVIL_ERROR_PACKAGE,
+                      "corrupt package: buffer %u (kind %u) needs %" PRId64
+                      " bytes for these shapes, its place has %" PRId64,
+                      buffer, model->buffers[buffer].kind, buffer_bytes(context, buffer), room);
+}
+
 static cuvil_status check_buffers(const cuvil_context *context)
 {
     const cuvil_model *model = context->model;
@@ -98,10 +117,7 @@ static cuvil_status check_buffers(const cuvil_context *context)
             good = bytes == room;
         }
         if (!good)
-            return cuvil_fail(CUVIL_ERROR_PACKAGE,
-                              "corrupt package: buffer %u (kind %u) needs %" PRId64
-                              " bytes for these shapes, its place has %" PRId64,
-                              i, buffer->kind, bytes, room);
+            return misfit(context, i, room);
     }
     return CUVIL_OK;
 }
