@@ -101,3 +101,22 @@ def test_constant_matrices_are_packed(transposed):
         matmul = ir.operations(ir.body(program.function("main")))[-2]
         assert ir.type_of(matmul.operands[1]).layout == ("pack0_32" if transposed else "pack1_32")
     program.verify()
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_weights_that_are_one_number(groups: int) -> None:
+    """A box filter: its weights are an `ai.full`, which has no place in the package yet."""
+    program = Program.create("blur")
+    with program:
+        x_type = TensorType((1, 16, 5, 5))
+        block = define_function(program, "main", [x_type], input_names=("x",), output_names=("y",))
+        with at_end(block):
+            w = ir.full(0.25, (16, 16 // groups, 3, 3))
+            finish_function(block, [build("ai.conv", block.arguments[0], w, groups=groups, **ONES)])
+    x = RNG.standard_normal((1, 16, 5, 5), np.float32)
+    before = interpret(program, {"x": x})["y"]
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    (packed,) = program.weights.values()
+    assert (packed == 0.25).all()
+    assert np.array_equal(interpret(program, {"x": x})["y"], before)

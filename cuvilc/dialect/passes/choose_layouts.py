@@ -8,6 +8,8 @@ row-major.
 
 from __future__ import annotations
 
+import numpy as np
+
 from cuvilc.dialect import ir
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import PassContext
@@ -26,7 +28,7 @@ def run(program: Program, context: PassContext) -> None:
                 _Blocker(program, context, block).run()
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.matmul":
-                    _pack_matrix(operation, context.panel)
+                    _pack_matrix(program, operation, context.panel)
 
 
 def _blocks(block: object) -> list[object]:
@@ -121,7 +123,8 @@ class _Blocker:
         depthwise = attrs["groups"] > 1 and weights.shape[1] == 1
         channels = int(ir.type_of(x).shape[1])  # type: ignore[arg-type]
         with ir.before(operation):
-            packed = relayout_constant(w, f"pack0_{block if depthwise else self.context.panel}")
+            panel = block if depthwise else self.context.panel
+            packed = relayout_constant(self.program, w, f"pack0_{panel}")
             if x in self.blocked:
                 x = self.blocked[x]
             elif depthwise or channels >= block:
@@ -164,14 +167,18 @@ class _Blocker:
         self.became(operation, result)
 
 
-def relayout_constant(value: Value, layout: str) -> Value:
-    """A twin of an `ai.constant` (or of a `ai.full`, made one) whose package form is `layout`."""
+def relayout_constant(program: Program, value: Value, layout: str) -> Value:
+    """A twin of an `ai.constant` (or of an `ai.full`, made one) whose package form is `layout`."""
     owner = ir.defining(value)
     assert owner is not None
+    if owner.name == "ai.full":
+        array = np.ascontiguousarray(program.constant_array(value))
+        owner = ir.defining(ir.constant(program, array, "fill"))
+        assert owner is not None
     return ir.build("ai.constant", **{**ir.attrs(owner), "layout": layout})
 
 
-def _pack_matrix(operation: Operation, panel: int) -> None:
+def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
@@ -185,4 +192,4 @@ def _pack_matrix(operation: Operation, panel: int) -> None:
         return
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):
-        operation.operands[1] = relayout_constant(b, f"pack{axis}_{panel}")
+        operation.operands[1] = relayout_constant(program, b, f"pack{axis}_{panel}")
