@@ -16,7 +16,8 @@ from . import codes
 from .onnx_tensors import DTYPES, type_name
 from .registry import ImportOptions
 
-_RESERVED = {"floordiv", "mod", "min", "max", "eq", "lt", "select"}  # words of size expressions
+# Words of size expressions, and package.plan.CPU_LEVEL, a size that the runtime gives.
+_RESERVED = {"floordiv", "mod", "min", "max", "eq", "lt", "select", "cpu_level"}
 DEFAULT_RANGE: tuple[int, int | None] = (1, None)
 
 

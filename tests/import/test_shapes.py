@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
+from cuvilc.package.plan import CPU_LEVEL
 
 from .builders import code, load, model, node, refusal, saved, tensor
 
@@ -43,6 +44,13 @@ def test_names_are_kept_as_identifiers(tmp_path: Path) -> None:
     assert input_types(program) == ["f32[p_0,x_1,3]", "f32[p_0,_2nd,lambda_]"]
     assert program.ranges["p_0"] == (1, None)
     assert program.source["dims"]["p_0"] == "p.0"
+
+
+@pytest.mark.parametrize("name", [CPU_LEVEL, "cpu level", "select", "lambda"])
+def test_reserved_words_are_no_names(tmp_path: Path, name: str) -> None:
+    program = load(tmp_path, model([node("Relu", "x", "y")], [tensor("x", [name, 3])], ["y"]))
+    assert input_types(program) == [f"f32[{name.replace(' ', '_')}_,3]"]
+    assert program.ranges.keys() == {name.replace(" ", "_") + "_"}
 
 
 def test_shape_and_dim_fix_sizes(tmp_path: Path) -> None:
