@@ -197,3 +197,14 @@ def test_transposes_into_blocked_channels(channels, width):
     program = program_of([_t(f"n,1,{width},{channels}")], body)
     for chip in CHIPS:
         check(program, chip, elementwise.schedule, [{"n": 2, "w": 5}, {"n": 1, "w": 40}])
+
+
+@pytest.mark.parametrize("shapes", [("n,0", "n,5"), ("n,5", "n,0"), ("n,5", "n,0", "n,3")])
+def test_concat_with_an_operand_that_has_no_elements(shapes):
+    """Its comparisons fold away at first, and must not come back wrong where loops merge."""
+
+    def body(*xs):
+        return ir.build("ai.concat", *xs, axis=1)
+
+    program = program_of([_t(s) for s in shapes], body)
+    check(program, CHIPS[0], elementwise.schedule, [{"n": n} for n in (0, 1, 3)])

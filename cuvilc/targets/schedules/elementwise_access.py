@@ -306,12 +306,14 @@ def merged(
             *_merge(digits[barrier:], barrier, report, closed),
         ]
         seen = probe(region, made, define) if made != digits else report
-        # A division by the extent, simplified away before, is back where a digit grew.
+        # A division by the extent, or a comparison with it, simplified away before, is back where
+        # a digit grew.
         grown = {
             n for old, new in zip(report.accesses, seen.accesses, strict=True)
             for n, step in enumerate(new.steps)
             if made[n] != digits[n] and step is None and old.steps[n] is not None
         }  # fmt: skip
+        grown |= {n for n in seen.used if made[n] != digits[n]}
         if not grown:
             return made, seen
         closed |= grown
