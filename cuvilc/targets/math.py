@@ -319,7 +319,10 @@ class Math:
         r = n * _d(-1.5707963267341256) + wide  # 33 bits of π/2: the product is exact
         r = n * _d(-6.077100506506192e-11) + r
         quadrant = tirx.Cast("int32", tirx.reinterpret("int64", shifted))
-        return self.let(tirx.Cast("float32", r)), self.let(quadrant)
+        # Where digits are lost r may be anything: keep sine and cosine within -1 and 1 (NaN stays).
+        r = self.let(tirx.Cast("float32", r))
+        r = self.let(tirx.Select(r > _f(0.8), _f(0.8), r))
+        return self.let(tirx.Select(r < _f(-0.8), _f(-0.8), r)), self.let(quadrant)
 
     def _wave(self, r: Any, quadrant: Any) -> Any:
         z = self.let(r * r)

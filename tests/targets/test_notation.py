@@ -130,6 +130,14 @@ def test_float32(name, reference, low, high, limit, chip, tmp_path):
     assert error[worst] <= limit, f"{error[worst]:.2f} ulp at {x[worst]!r}: {got[worst]!r}"
 
 
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_angles_that_have_lost_all_digits_stay_within_bounds(name, tmp_path):
+    x = np.array([1e12, -1e20, 3e38, np.inf, -np.inf, np.nan], np.float32)
+    got = compile_function(tmp_path, V3, 1, "float32", lambda k, v: getattr(k, name)(v))(x)
+    assert (np.abs(got[:3]) <= 1).all()
+    assert np.isnan(got[3:]).all()
+
+
 @pytest.mark.parametrize("name", [f[0] for f in FUNCTIONS if f[0] not in ("exp_below", "log1p")])
 def test_float64(name, tmp_path):
     _, reference, low, high, _ = next(f for f in FUNCTIONS if f[0] == name)
