@@ -16,12 +16,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import dims, ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.ir import Operation, Program
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
 from cuvilc.targets.chip import Chip
+
+NO_SCHEDULE = define(
+    "CUV403",
+    "no schedule takes a kernel",
+    """\
+A schedule turns the operations of one kernel into loops. Each says in a note why it does not take
+these: they are of a kind, or lie in memory in a way, that nobody has written loops for. The model
+is valid; this version of cuvilc cannot build it for the target.
+
+Next step: `--target null` builds a package that the interpreter runs, slowly, to go on with. A size
+that a note says is known at run time only can be fixed with `--dim NAME=N` or `--shape INPUT=…`.
+Please report the message with the model.
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +168,20 @@ def schedule_kernel(
             scheduled.flops, scheduled.bytes, tuple(misses),
         )  # fmt: skip
         return facts, scheduled
-    raise NotImplementedError(f"no schedule takes {symbol}: " + "; ".join(misses))
+    layers = ", ".join(_layers(program, function)) or "a layer without a name"
+    raise fail(
+        NO_SCHEDULE, f"no schedule makes code of kernel `{ir.attrs(function)['sym_name']}`",
+        place=f"{program.name}: {layers}",
+        evidence="\n".join(str(o) for o in region.operations), notes=misses,
+    )  # fmt: skip
+
+
+def _layers(program: Program, function: Operation) -> list[str]:
+    """The names of the model's layers that the kernel computes."""
+    name = ir.attrs(function)["sym_name"]
+    calls = [o for o in ir.walk(ir.body(program.function("main"))) if o.name.endswith(".launch")]
+    named = [ir.source_name(o) for o in calls if ir.attrs(o)["kernel"] == name]
+    return [f"`{n}`" for n in dict.fromkeys(named) if n]
 
 
 def _compile(function: Any, chip: Chip, path: Path) -> bytes:

@@ -11,6 +11,7 @@ from cuvilc.targets.schedules import (
     conv,
     depthwise,
     elementwise,
+    empty,
     fallback,
     gemm,
     pool,
@@ -26,6 +27,7 @@ from cuvilc.targets.schedules import (
 Schedule = Callable[[Region, Chip, str], Scheduled]
 
 SCHEDULES: tuple[tuple[str, Schedule], ...] = (
+    ("empty", empty.schedule),
     ("attention", attention.schedule),
     ("gemm", gemm.schedule),
     ("conv", conv.schedule),
