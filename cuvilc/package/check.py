@@ -32,7 +32,8 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
         yield "a symbol is declared twice"
     for s in plan.symbols:
         if not (0 <= s.input < len(plan.inputs) and 0 <= s.axis < len(plan.inputs[s.input].dims)):
-            yield f"symbol `{s.name}` is read from axis {s.axis} of input {s.input}: there is none"
+            place = f"axis {s.axis} of input {s.input}"
+            yield f"symbol `{s.name}` is read from {place}, which does not exist"
         elif plan.inputs[s.input].dims[s.axis] != dims.symbol(s.name):
             yield f"symbol `{s.name}` is not axis {s.axis} of input {s.input}"
         if s.hi is not None and s.hi < s.lo:
@@ -42,7 +43,8 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
 def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> Iterator[str]:
     for i, port in enumerate(ports):
         if port.dtype not in DTYPES:
-            yield f"{word} `{port.name}` has a dtype that the runtime does not know: {port.dtype}"
+            found = f"{word} `{port.name}` has the dtype {port.dtype}"
+            yield f"{found}, which the runtime does not know"
         if len(port.dims) > MAX_RANK:
             yield f"{word} `{port.name}` has {len(port.dims)} axes, the runtime takes {MAX_RANK}"
         if not 0 <= port.buffer < len(plan.buffers):
