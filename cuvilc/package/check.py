@@ -32,8 +32,7 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
         yield "a symbol is declared twice"
     for s in plan.symbols:
         if not (0 <= s.input < len(plan.inputs) and 0 <= s.axis < len(plan.inputs[s.input].dims)):
-            place = f"axis {s.axis} of input {s.input}"
-            yield f"symbol `{s.name}` is read from {place}, which does not exist"
+            yield f"symbol `{s.name}` is read from axis {s.axis} of input {s.input}: there is none"
         elif plan.inputs[s.input].dims[s.axis] != dims.symbol(s.name):
             yield f"symbol `{s.name}` is not axis {s.axis} of input {s.input}"
         if s.hi is not None and s.hi < s.lo:
@@ -43,8 +42,7 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
 def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> Iterator[str]:
     for i, port in enumerate(ports):
         if port.dtype not in DTYPES:
-            found = f"{word} `{port.name}` has the dtype {port.dtype}"
-            yield f"{found}, which the runtime does not know"
+            yield f"{word} `{port.name}` has a dtype that the runtime does not know: {port.dtype}"
         if len(port.dims) > MAX_RANK:
             yield f"{word} `{port.name}` has {len(port.dims)} axes, the runtime takes {MAX_RANK}"
         if not 0 <= port.buffer < len(plan.buffers):
