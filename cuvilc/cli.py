@@ -75,7 +75,8 @@ def cuvilc(
     `cuvilc COMMAND --help` shows each command's options, with examples.
 
     \b
-    Exit codes: 0 done, 1 the model or package is at fault, 2 usage, 3 our fault, 130 interrupted.
+    Exit codes: 0 done, 1 the model or package is at fault, 2 usage, 3 our fault,
+    130 interrupted.
     """
 
 

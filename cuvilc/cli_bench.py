@@ -22,7 +22,7 @@ from cuvilc.cli_options import (
     read_sizes,
 )
 from cuvilc.cli_output import Output, table
-from cuvilc.cli_text import bytes_text, time_text
+from cuvilc.cli_text import bytes_text, layer_text, time_text
 from cuvilc.diagnostics import CuvilError
 
 _LEAST_RUNS = 3
@@ -241,10 +241,11 @@ def _show(result: dict[str, Any], out: Output) -> None:
             "time", "share", "calls", "GFLOP/s", "GB/s", "kernel", "layers", right=range(5)
         )
         for k in result["kernels"]:
+            layers, more = k["layers"][:2], " …" if len(k["layers"]) > 2 else ""
             rows.add_row(
                 time_text(k["time_us"]), f"{k['share']:.1%}", str(k["steps"]),
                 f"{k['gflops_per_s']:.1f}", f"{k['gb_per_s']:.1f}", k["kernel"],
-                ", ".join(k["layers"][:2]) + (" …" if len(k["layers"]) > 2 else ""),
+                ", ".join(map(layer_text, layers)) + more,
             )  # fmt: skip
         out.draw(rows)
     if result["trace"]:

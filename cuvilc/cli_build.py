@@ -7,10 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cuvilc.cli_options import Format, FormatOption, QuietOption, read_dims, read_shapes
+from cuvilc.cli_options import (
+    Format,
+    FormatOption,
+    JsonOption,
+    QuietOption,
+    read_dims,
+    read_shapes,
+)
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_progress import watching
-from cuvilc.cli_text import bytes_text, range_text
+from cuvilc.cli_text import bytes_text, layer_text, port_text, range_text, size_text
 from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest
 from cuvilc.driver import build as build_package
 from cuvilc.driver_steps import AUTO_VECTORS
@@ -25,7 +32,11 @@ OutputPath = Annotated[
 TargetName = Annotated[str, _Option("--target", help="`cuvilc targets` lists them.")]
 Cpu = Annotated[
     str,
-    _Option("--cpu", metavar="LEVELS", help="host, a level, a CPU, or several joined by `+`."),
+    _Option(
+        "--cpu",
+        metavar="LEVELS",
+        help="host, a level, a CPU, or several joined by `+`. [default: x86-64-v3+x86-64-v4]",
+    ),
 ]
 Shapes = Annotated[
     list[str],
@@ -34,7 +45,7 @@ Shapes = Annotated[
         metavar="INPUT=1,3,224,224",
         default_factory=list,
         show_default=False,
-        help="Fix an input's sizes.",
+        help="Fix an input's sizes, `?` leaves one open; repeatable.",
     ),
 ]
 Dims = Annotated[
@@ -44,7 +55,7 @@ Dims = Annotated[
         metavar="NAME=1..64",
         default_factory=list,
         show_default=False,
-        help="Range (or value) of a named size.",
+        help="Range (or value) of a named size; repeatable.",
     ),
 ]
 Jobs = Annotated[
@@ -73,7 +84,7 @@ DumpAfter = Annotated[
         metavar="PASS",
         default_factory=list,
         show_default=False,
-        help="Print it after a pass.",
+        help="Print the program after a pass; repeatable.",
     ),
 ]
 StopAfter = Annotated[
@@ -90,10 +101,10 @@ Verbose = Annotated[bool, _Option("--verbose", "-v", help="Time per phase, cache
 
 def build(
     model: Model,
+    *,
+    output: OutputPath = None,
     shape: Shapes,
     dim: Dims,
-    dump_after: DumpAfter,
-    output: OutputPath = None,
     target: TargetName = "x86",
     cpu: Cpu = "",
     jobs: Jobs = None,
@@ -102,9 +113,11 @@ def build(
     vectors: Vectors = None,
     dry_run: DryRun = False,
     dump_ir: DumpIr = None,
+    dump_after: DumpAfter,
     stop_after: StopAfter = "",
     emit: Emit = "",
     explain_fusion: ExplainFusion = False,
+    json: JsonOption = False,
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
     verbose: Verbose = False,
@@ -126,7 +139,7 @@ def build(
         not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir,
         dump_after, stop_after, emit,
     )  # fmt: skip
-    _build(request, Output(format is Format.json, quiet), verbose, explain_fusion)
+    _build(request, Output(json or format is Format.json, quiet), verbose, explain_fusion)
 
 
 def _build(request: BuildRequest, out: Output, verbose: bool, explain_fusion: bool) -> None:
@@ -202,20 +215,21 @@ def _show_plan(summary: dict[str, Any], out: Output) -> None:
     out.text(f"{summary['model']}: nothing was compiled")
     for role in ("inputs", "outputs"):
         for port in summary[role]:
-            dims = ", ".join(str(d) for d in port["dims"])
-            out.text(f"  {role[:-1]:<9}{port['name']}: {port['dtype']}[{dims}]")
+            out.text(f"  {role[:-1]:<9}{port['name']}: {port_text(port)}")
     for s in summary["symbols"]:
         out.text(f"  size     {s['name']} = {range_text(s['lo'], s['hi'])}")
     listed = ", ".join(f"{n} {c}" for n, c in operations.items())
     out.text(f"  ops      {sum(operations.values())}: {listed}")
     weights, arena = summary["weights"], summary.get("arena_bytes", 0)
     out.text(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
-    out.text(f"  arena    {bytes_text(arena) if isinstance(arena, int) else f'{arena} bytes'}")
+    least = {s["name"]: max(s["lo"], 1) for s in summary["symbols"]}
+    out.text(f"  arena    {size_text(arena, least)}")
     rows = table("kernel", "calls", "layers", right=(1,))
     for kernel in kernels:
         layers = kernel["layers"]
         more = f" … {len(layers) - 3} more" if len(layers) > 3 else ""
-        rows.add_row(kernel["name"], str(kernel["calls"]), ", ".join(layers[:3]) + more)
+        shown = ", ".join(map(layer_text, layers[:3]))
+        rows.add_row(kernel["name"], str(kernel["calls"]), shown + more)
     out.text(f"  kernels  {len(kernels)} in {sum(k['calls'] for k in kernels)} launches")
     out.draw(rows)
 

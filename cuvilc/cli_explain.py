@@ -18,7 +18,7 @@ _GROUPS = {
 }  # fmt: skip
 
 CodeArgument = Annotated[
-    str, typer.Argument(metavar="[CODE]", help="Such as CUV104.", show_default=False)
+    str, typer.Argument(metavar="CODE", help="Such as CUV104.", show_default=False)
 ]
 
 

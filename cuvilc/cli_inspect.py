@@ -8,7 +8,7 @@ import typer
 
 from cuvilc.cli_options import JsonOption, PackageArgument
 from cuvilc.cli_output import Output, printable, table
-from cuvilc.cli_text import bytes_text, count_text, port_text, range_text
+from cuvilc.cli_text import bytes_text, count_text, layer_text, port_text, range_text, size_text
 
 _ROWS = 12
 
@@ -64,7 +64,7 @@ def _head(report: dict[str, Any]) -> list[str]:
     needs = [f"glibc {target['min_glibc']}"] if target.get("min_glibc") else []
     needs += target.get("needed", [])
     lines.append(f"  needs    {', '.join(needs) or 'nothing of the system'}")
-    lines.append(f"  arena    {_size_text(memory['arena_bytes'], sizes)}")
+    lines.append(f"  arena    {size_text(memory['arena_bytes'], sizes)}")
     if totals["scratch_bytes"]:
         lines.append(f"  scratch  {bytes_text(totals['scratch_bytes'])} a thread")
     if "weights" in m:
@@ -81,30 +81,13 @@ def _head(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _size_text(value: int | str, sizes: dict[str, int]) -> str:
-    """An amount of bytes; where it depends on sizes, its value at `sizes` with the expression."""
-    from cuvilc.dialect.dims import parse, symbols  # noqa: PLC0415
-    from cuvilc.inspect import amount  # noqa: PLC0415
-
-    if isinstance(value, int):
-        return bytes_text(value)
-    used = sorted(symbols(parse(value)) - {"cpu_level"})
-    at = ", ".join(f"{n}={sizes[n]}" for n in used)
-    shown = value if len(value) <= 60 else value[:57] + "…"
-    return (
-        f"{bytes_text(amount(value, sizes))} at {at} ({shown})"
-        if at
-        else bytes_text(amount(value, sizes))
-    )
-
-
 def _kernels(report: dict[str, Any], every: bool) -> Any:
     from cuvilc.inspect import kernel_rows  # noqa: PLC0415
 
     rows = table("work", "calls", "FLOP", "moved", "schedule", "kernel", "layers", right=range(4))
     found = kernel_rows(report["metadata"], report["totals"]["sizes"])
     for r in found if every else found[:_ROWS]:
-        layers = list(r.layers) if every else list(r.layers[:2])
+        layers = list(r.layers) if every else [layer_text(x) for x in r.layers[:2]]
         more = len(r.layers) - len(layers)
         rows.add_row(
             f"{r.share:.1%}", str(r.calls), count_text(r.flops),

@@ -34,10 +34,10 @@ class Format(StrEnum):
     json = "json"
 
 
-FormatOption = Annotated[
-    Format, typer.Option("--format", help="json: one object on stdout, errors included.")
+FormatOption = Annotated[Format, typer.Option("--format", help="json is --json.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write one JSON object to stdout, errors included.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")]
 PackageArgument = Annotated[
     Path,

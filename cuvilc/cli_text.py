@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_EXPRESSION = 60  # characters of a size
+_NODE = 28  # characters of a node's name
 
 
 def port_text(port: Any) -> str:
     """float32[batch, 3, 224, 224]"""
-    return f"{port['dtype']}[{', '.join(str(d) for d in port['dims'])}]"
+    return f"{port['dtype']}[{', '.join(_cut(str(d)) for d in port['dims'])}]"
+
+
+def _cut(expression: str) -> str:
+    return expression if len(expression) <= _EXPRESSION else expression[: _EXPRESSION - 1] + "…"
+
+
+def size_text(value: int | str, sizes: Mapping[str, int]) -> str:
+    """An amount of bytes; where it depends on sizes, its value at `sizes` with the expression."""
+    from cuvilc.dialect.dims import parse, symbols  # noqa: PLC0415
+    from cuvilc.inspect import amount  # noqa: PLC0415
+
+    text = bytes_text(amount(value, sizes))
+    used = [] if isinstance(value, int) else sorted(symbols(parse(value)) - {"cpu_level"})
+    at = ", ".join(f"{n}={sizes[n]}" for n in used)
+    return f"{text} at {at} ({_cut(str(value))})" if at else text
+
+
+def layer_text(layer: str) -> str:
+    """A layer at a glance: of a long name its end, of many fused nodes the first and the last."""
+    nodes = [n if len(n) <= _NODE else "…" + n[1 - _NODE :] for n in layer.split(" + ")]
+    return " + ".join(nodes if len(nodes) <= 3 else [nodes[0], "…", nodes[-1]])
 
 
 def range_text(lo: int, hi: int | None) -> str:

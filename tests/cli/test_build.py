@@ -235,3 +235,14 @@ def test_progress_is_drawn_on_a_terminal_and_removed(model: Path, tmp_path: Path
     assert b"schedule" in drawn
     last = drawn.rpartition(b"\x1b[2K")[2]
     assert last.startswith(b"net.cuvil")
+
+
+def test_help_names_the_default_levels(cuvilc: Cuvilc) -> None:
+    from cuvilc.targets.x86 import DEFAULT_CPU
+
+    assert f"[default: {DEFAULT_CPU}]" in cuvilc.ok("build", "--help").out
+
+
+def test_json_has_two_spellings(cuvilc: Cuvilc, model: Path) -> None:
+    data = cuvilc.ok("build", model, *NULL, "--json").data
+    assert data["levels"] == ["interpreter"]
