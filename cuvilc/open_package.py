@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from cuvilc.codes_runtime import EXTRA_MISSING
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 
-def open_package(path: Path, threads: int | None = None, level: str | None = None) -> Any:
+def open_package(
+    path: str | PathLike[str], threads: int | None = None, level: str | None = None
+) -> Any:
     """An object with `inputs`, `outputs`, `metadata`, `run(feeds)`, `trace(feeds)` and `close()`.
 
     What goes wrong, here or in a later run, is a CuvilError of cuvilc's.
     """
+    path = Path(path)
     if (path / PROGRAM_FILE).is_file() and not (path / LIBRARY_FILE).exists():
         from cuvilc.targets.null_model import InterpretedModel  # noqa: PLC0415
 

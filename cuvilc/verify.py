@@ -124,7 +124,7 @@ def out_of_tolerance(checks: Sequence[Check], place: str) -> CuvilError | None:
     if not wrong:
         return None
     lines = [
-        f"{c.case}, output `{c.output}`, {c.level}, {c.threads} threads: "
+        f"{c.case}, output `{c.output}`, {c.level}, {c.threads} thread{'s' * (c.threads > 1)}: "
         + (c.problem or f"error {c.error:.3g} of the scale, allowed {c.limit:.3g}")
         for c in wrong[:5]
     ]
@@ -165,8 +165,9 @@ def difference(
         return np.inf, 0.0, "NaN or infinities in other places"
     scale = np.abs(np.where(special, 0, b)).max(initial=0)
     error = np.abs(np.where(special, 0, a) - np.where(special, 0, b)).max(initial=0)
-    unit = max(scale, 1e-30)
-    return float(error / unit), float(tolerance["rtol"] + tolerance["atol"] / unit), ""
+    unit = scale or 1.0  # all zeros have no scale: errors are then absolute
+    limit = tolerance["rtol"] * scale + tolerance["atol"]
+    return float(error / unit), float(limit / unit), ""
 
 
 def verify_against(path: Path, oracle: Path, dims: Mapping[str, int]) -> Verified:

@@ -68,7 +68,11 @@ class Port:
     def target(self, array: np.ndarray) -> np.ndarray:
         """The array, when this output can be written to it."""
         if not isinstance(array, np.ndarray):
-            self.fail("CUV604", f"output `{self.name}`: {type(array).__name__} is no NumPy array")
+            self.fail(
+                "CUV604",
+                f"output `{self.name}`: {type(array).__name__} is no NumPy array",
+                "give a NumPy array (with torch: `x.numpy()`, which shares the memory)",
+            )
         if array.dtype != self.dtype:
             self._check_dtype(array.dtype)
         flags = array.flags
@@ -98,7 +102,7 @@ class Port:
                 error,
             )
         help = f"np.asarray(value, np.{self.dtype})"
-        self.fail("CUV604", f"input `{self.name}` is a {kind}, not an array", help)
+        self.fail("CUV604", f"input `{self.name}` is of type {kind}, not an array", help)
 
     def _check_dtype(self, dtype: np.dtype[Any]) -> None:
         if self.dtype_name == "bfloat16" and dtype == np.uint16:

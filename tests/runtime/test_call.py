@@ -184,7 +184,7 @@ def test_range_is_in_the_message(load):
         (np.zeros((2, 4), "f4"), "CUV606", "input `x`: axis 1 is 4, must be 5"),
         (np.zeros(5, "f4"), "CUV606", "rank 1 (shape [5]), the model declares rank 2"),
         (np.zeros((1,) * 12, "f4"), "CUV606", "rank 12 (shape [..]), the model declares rank 2"),
-        ([[1.0] * 5], "CUV604", "input `x` is a list, not an array"),
+        ([[1.0] * 5], "CUV604", "input `x` is of type list, not an array"),
     ],
 )
 def test_wrong_inputs(load, value, code, message):
