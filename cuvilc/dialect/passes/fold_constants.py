@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc.dialect.dims import Expr
 from cuvilc.dialect.interpret import widen
 from cuvilc.dialect.ir import Program, Value
 from cuvilc.dialect.passes.canonicalize import in_order
@@ -70,7 +71,7 @@ class _Folder:
         if node.name in _KEPT or not all(self.is_known(v) for v in node.operands):
             return False
         types = [self.graph.type(r) for r in node.results]
-        if not all(t.is_static and not t.layout for t in types):
+        if not all(t.is_static and not t.layout for t in types) or _is_symbolic(node.attrs):
             return False
         return not self.is_too_big(node, types)
 
@@ -165,6 +166,12 @@ def _elements(t: TensorType) -> int:
 
 def _bytes(t: TensorType) -> int:
     return _elements(t) * item_bytes(t.dtype)
+
+
+def _is_symbolic(attrs: dict[str, Any]) -> bool:
+    """Whether a size among the attributes is known only at run time."""
+    values = [v for a in attrs.values() for v in (a if isinstance(a, tuple) else (a,))]
+    return any(isinstance(v, Expr) for v in values)
 
 
 def _evaluate(node: Node, operands: list[np.ndarray], types: list[TensorType]) -> list[np.ndarray]:

@@ -73,3 +73,15 @@ def test_inside_branches() -> None:
     program = make({"x": "[5]", "c": "bool[]"}, body)
     same(program, fold_constants)
     assert "ai.neg" not in program.text()
+
+
+def test_sizes_known_at_run_time_stay() -> None:
+    """A model may give its input's shape away: no operand, and yet no constant."""
+
+    def body(m, x):
+        n, k = ir.type_of(x).shape
+        return m.cast(ir.build("ai.dim_values", values=(n, k)), dtype="float32")
+
+    program = make({"x": "[n,4]"}, body)
+    same(program, fold_constants)
+    assert names(program) == ["dim_values", "cast"]
