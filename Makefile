@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo`, `make test`. Both set up .venv by themselves.
+# Two commands on a fresh machine: `make demo`, `make test`. Each sets up what it needs of .venv.
 
 PYTHON ?= python3
 TORCH_PIP ?=
@@ -39,7 +39,7 @@ $(STAMPS)/torch: $(STAMPS)/packages
 	$(BIN)/pip install --quiet -e '.[torch,bench]'
 	@touch $@
 
-demo: setup  ## build a trained model, run it on a real input, print answer and timing
+demo: $(STAMPS)/packages  ## build a trained model, run it on a real input, print answer and timing
 	$(BIN)/python examples/quickstart/demo.py
 
 test: setup  ## the fast tests

@@ -14,7 +14,7 @@
 
 A package can offer rules without being imported: entry points of group "cuvilc.fusion_rules"
 that name `Rule` objects. Rules of higher priority choose first; the built-in ones lie between 10
-and 100. `cuvilc explain-fusion` prints what each rule took and why it refused.
+and 100. `cuvilc build --explain-fusion` prints what each rule took and why it refused.
 """
 
 from __future__ import annotations

@@ -39,8 +39,10 @@ static void run(const std::string &path)
 int main(int argc, char **argv)
 {
     try {
-        if (argc != 2)
-            throw cuvil::Error(0, "usage: run NAME.cuvil/model.so");
+        if (argc != 2) {
+            std::cerr << "usage: run NAME.cuvil/model.so\n";
+            return 2;
+        }
         run(argv[1]);
     } catch (const cuvil::Error &error) {
         std::cerr << "error " << error.code << ": " << error.what() << "\n";
