@@ -62,11 +62,13 @@ def bench(
       cuvilc bench net.cuvil --profile          which kernels the time goes to
       cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
+    from cuvilc.artifact import validate  # noqa: PLC0415
     from cuvilc.open_package import open_package  # noqa: PLC0415
 
     out = Output(json, quiet)
     given = read_sizes(dim)
     model = open_package(package, threads=threads)
+    validate(model.metadata)  # to run a package takes its library alone, the figures take these too
     check_sizes(given, model.metadata["symbols"])
     sizes, feeds = accepted(model, given)
     result = _measured(package, model, sizes, feeds, seconds)

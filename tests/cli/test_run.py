@@ -104,6 +104,14 @@ def test_outputs_to_nowhere(cuvilc: Cuvilc, folder: Path) -> None:
     assert (result.code, "CUV621" in result.err) == (2, True)
 
 
+def test_bench_of_damaged_metadata(cuvilc: Cuvilc, folder: Path) -> None:
+    file = folder / "net.cuvil" / "metadata.json"
+    file.write_text(file.read_text().replace('"symbols"', '"cymbals"'))
+    result = cuvilc("bench", "net.cuvil", "--seconds", 0)
+    assert (result.code, "CUV522" in result.err) == (1, True)
+    assert "'symbols' is a required property" in result.err
+
+
 @pytest.mark.parametrize("command", [["run", "--inputs", "x.npz"], ["bench"], ["verify"]])
 def test_what_is_no_package(cuvilc: Cuvilc, folder: Path, command: list[str]) -> None:
     name, *options = command
