@@ -79,6 +79,8 @@ class Emitter:
         self.builder = builder or KernelBuilder(name)
         self.builder.in_place = "in_place" in region.function.attributes
         self.k = Notation(self.builder)
+        values = [*region.arguments, *(r for o in region.operations for r in o.results)]
+        self.builder.uses_half = any(ir.type_of(v).dtype == "float16" for v in values)
         for size in region.scalars:
             self.builder.scalar(size)
         self._accessors: dict[Value, Accessor] = {

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -27,6 +28,7 @@ PrimExpr = tvm.ir.Expr
 Buffer = tirx.Buffer
 Kind = tirx.ForKind
 
+_SMALL = 4096  # index constants below this are made once
 _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
 # How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its bits.
 _LOAD = tvm.ir.TensorLoad
@@ -47,7 +49,14 @@ def var(name: str, dtype: str = "int64") -> PrimExpr:
 
 
 def const(value: float, dtype: str = "int64") -> PrimExpr:
+    if dtype == "int64" and isinstance(value, int) and 0 <= value < _SMALL:
+        return _small(value)
     return tirx.const(value, dtype)
+
+
+@lru_cache(maxsize=None)
+def _small(value: int) -> PrimExpr:
+    return tirx.const(value, "int64")
 
 
 def is_load(value: Any) -> bool:
@@ -97,13 +106,14 @@ class KernelBuilder:
         self._cells: dict[int, PrimExpr] = {}  # what `let` returned, by identity
         self._spans: dict[int, tuple[PrimExpr, Dim]] = {}  # indices that stay within a size, by identity
         self.can_fault = False
+        self.uses_half = True  # whether float16 may be converted
         self.in_place = False
         self._arguments = tvm.ir.Var("buffers", PointerType(PrimType("int64")))
         self._scalar_argument = tvm.ir.Var("scalars", PointerType(PrimType("int64")))
-        self._scalar_buffer = tirx.decl_buffer((1 << 16,), "int64", name="scalars_")
+        self._scalar_buffer = tirx.decl_buffer((1 << 16,), "int64", name="scalars_", layout=None)
         self.begin, self.end = var("begin"), var("end")
         self._scratch = tvm.ir.Var("scratch", PointerType(PrimType("uint8")))
-        self._fault = tirx.decl_buffer((1,), "int32", name="fault")
+        self._fault = tirx.decl_buffer((1,), "int32", name="fault", layout=None)
 
     # ---- what a kernel works on
 
@@ -114,7 +124,7 @@ class KernelBuilder:
             storage = _STORAGE.get(dtype, dtype)
             pointer_type = PointerType(PrimType(storage))
             pointer = tvm.ir.Var(f"p{index}", pointer_type)
-            found = self._buffers[index] = tirx.decl_buffer((1 << 40,), storage, name=f"b{index}")
+            found = self._buffers[index] = tirx.decl_buffer((1 << 40,), storage, name=f"b{index}", layout=None)
             value = tirx.call_extern(pointer_type, "cuvil_argument", self._arguments, const(index))
             self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(found, data=pointer)]
         return found
@@ -140,7 +150,7 @@ class KernelBuilder:
         value = tirx.call_extern(
             PointerType(PrimType(storage)), "cuvil_offset", self._scratch, const(0) + offset
         )
-        buffer = tirx.decl_buffer((1 << 40,), storage, name=f"scratch{self._count}")
+        buffer = tirx.decl_buffer((1 << 40,), storage, name=f"scratch{self._count}", layout=None)
         self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(buffer, data=pointer)]
         bytes_ = elements * tvm.DataType(storage).itemsize
         self._scratch_offset = self._scratch_offset + (bytes_ + 63) // 64 * 64
@@ -153,7 +163,7 @@ class KernelBuilder:
 
     def local(self, elements: int, dtype: str) -> Buffer:
         """A small array on the stack; LLVM keeps it in registers when every index is a constant."""
-        buffer = tirx.decl_buffer((elements,), _STORAGE.get(dtype, dtype), name=f"l{self._next()}", scope="local")
+        buffer = tirx.decl_buffer((elements,), _STORAGE.get(dtype, dtype), name=f"l{self._next()}", scope="local", layout=None)
         self.emit(tirx.AllocBuffer(buffer))
         return buffer
 
@@ -234,7 +244,7 @@ class KernelBuilder:
     def _cell(self, dtype: str, name: str, block: list[tirx.Stmt] | None = None) -> Buffer:
         """Memory for one value, or one a lane inside a vectorised loop."""
         stored = "int8" if dtype == "bool" else dtype
-        cell = tirx.decl_buffer((self._lane[1],), stored, name=f"{name}{self._next()}", scope="local")
+        cell = tirx.decl_buffer((self._lane[1],), stored, name=f"{name}{self._next()}", scope="local", layout=None)
         (self._blocks[-1] if block is None else block).append(tirx.AllocBuffer(cell))
         if self._lane_vars is not None:
             self._lane_vars.add(cell.name)
@@ -298,7 +308,7 @@ class KernelBuilder:
 
     def note_span(self, index: Any, dim: Dim) -> None:
         """The index runs over [0, dim): an operand of that size does not broadcast along it."""
-        if isinstance(index, tvm.ir.Expr):
+        if isinstance(index, tvm.ir.Expr) and not isinstance(index, tirx.IntImm):
             self._spans[id(index)] = (index, dim)
 
     def spans(self, index: Any, dim: Dim) -> bool:
@@ -349,7 +359,7 @@ class KernelBuilder:
             head.append(tirx.DeclBuffer(self._fault, data=pointer))
             symbol += _BODY
         body = _sequence([*head, *statements, tirx.Return(const(0, "int32"))])
-        for text in self._llvm:
+        for text in self._llvm if self.uses_half else [*self._llvm, _NO_HALF]:
             body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
         function = tirx.PrimFunc(params, body, PrimType("int32"))
         return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", not self.in_place)
@@ -364,6 +374,15 @@ define i32 @{name}(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratc
   %code = load i32, ptr %fault
   ret i32 %code
 }}
+"""
+# TVM adds functions that convert float16 to every module, and a third of a small kernel's compile
+# time went to them. These symbols take their place in a kernel that has no float16; being a COMDAT
+# they are one in a package of many kernels.
+_NO_HALF = """
+$__truncsfhf2 = comdat any
+@__truncsfhf2 = hidden constant i8 0, comdat
+$__extendhfsf2 = comdat any
+@__extendhfsf2 = hidden constant i8 0, comdat
 """
 _OFFSET = """
 define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline nounwind readnone {

@@ -83,6 +83,16 @@ def test_geometries(size: Any, geometry: Any, chip: Any) -> None:
 
 
 @EACH_CHIP
+@pytest.mark.parametrize("length", [430, W], ids=["static", "symbolic"])
+def test_many_taps(length: Any, chip: Any) -> None:
+    """Taps that not all pixels have are loops: the code does not grow with the kernel."""
+    program = conv((1, 1, 1, length), 1, (1, 256), (1, 2), (0, 127, 0, 127), layout="")
+    sizes = [{"w": w} for w in (430, 3, 40, 131)]
+    kernel = check(program, chip, schedule, sizes)
+    assert kernel.code_bytes < 8000
+
+
+@EACH_CHIP
 @pytest.mark.parametrize("kernel", [3, 7])
 def test_plain_input(kernel: int, chip: Any) -> None:
     pad = kernel // 2

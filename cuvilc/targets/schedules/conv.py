@@ -55,7 +55,8 @@ class _Conv:
         self.w_dtype = ir.type_of(w).dtype
         self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
         self.w = self.b.buffer(argument_index(region, w) or 0, self.w_dtype)
-        self.store = ChannelStore(self.emitter, plan.anchor, plan.outputs, vectorize)
+        steps = plan.channels * plan.height.kernel * plan.width.kernel
+        self.store = ChannelStore(self.emitter, plan.anchor, plan.outputs, vectorize, steps)
         self.pixel = BLOCK if plan.blocked_input else 1  # distance of neighbouring pixels
         self.row = self.b.scalar(plan.width.size) * self.pixel
         self.plane = self.b.scalar(plan.height.size * plan.width.size) * self.pixel

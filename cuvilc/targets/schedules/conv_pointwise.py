@@ -12,7 +12,7 @@ from cuvilc.targets.schedules.conv_plan import Plan
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index
+from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, opaque
 from cuvilc.targets.tir import CannotVectorize
 
 
@@ -54,7 +54,7 @@ class _Pixels:
 
     def begin_step(self, k: Any) -> None:
         block = self.k.floordiv(k, BLOCK)
-        self._step = self.b.let(self._tile + block * self._plane + (k - block * BLOCK))
+        self._step = opaque(self.b, self._tile + block * self._plane + (k - block * BLOCK))
 
     def at(self, r: int, k: Any) -> Any:
         return self.b.load(self._buffer, self._step + r * BLOCK)
@@ -72,9 +72,10 @@ class _Pointwise(Gemm):
             anchor, anchor.operands[0], anchor.operands[1], (conv.images,), (m,), False, True,
             m, conv.outputs, conv.channels, True, "packed", rows, width,
         )  # fmt: skip
+        product.often_few = False  # pixels
         gemm_plan.group(product)
         super().__init__(region, chip, name, product, vectorize)
-        self.store = ChannelStore(self.emitter, anchor, conv.outputs, vectorize)
+        self.store = ChannelStore(self.emitter, anchor, conv.outputs, vectorize, conv.channels)
 
     def make_left(self) -> Any:
         return _Pixels(self.emitter, self.conv)

@@ -11,6 +11,7 @@ from cuvilc.targets.schedules.microkernel import (
     Epilogue,
     RegisterTile,
     first_of,
+    opaque,
     powers_of_two,
 )
 
@@ -22,9 +23,12 @@ class ChannelStore:
     nothing is read, and nothing need be written.
     """
 
-    def __init__(self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool) -> None:
+    def __init__(
+        self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool, steps: int = 0
+    ) -> None:
+        """`steps`: of the reduction before."""
         self.emitter, self.b, self.channels = emitter, emitter.builder, channels
-        self.epilogue = Epilogue(emitter, anchor)
+        self.epilogue = Epilogue(emitter, anchor, steps)
         self.lanes = "vectorized" if vectorize else "serial"
         self.bias = emitter.accessor(anchor.operands[2]) if len(anchor.operands) > 2 else None
 
@@ -41,7 +45,8 @@ class ChannelStore:
                         self._store(image, (block + h) * BLOCK + lane, place(p), value)
             return
         memory = tile.spill()
-        with self.b.loop(tile.rows, name="p") as p:
+        rows = opaque(self.b, tile.rows) if tile.rows > 1 else 1  # LLVM shall not unroll it
+        with self.b.loop(rows, name="p") as p:
             for h in range(blocks):
                 self._block(memory, p, tile.width, image, block, h, place(p))
 

@@ -20,6 +20,7 @@ from cuvilc.targets.schedules.microkernel import (
     first_of,
     greater,
     lesser,
+    opaque,
     powers_of_two,
     split,
     unrolled_steps,
@@ -54,7 +55,7 @@ class Gemm:
         self.batch: list[Any] = []
 
     def make_left(self) -> Any:
-        self.epilogue = Epilogue(self.emitter, self.plan.anchor)
+        self.epilogue = Epilogue(self.emitter, self.plan.anchor, self.plan.k)
         return Left(self.emitter, self.plan, self.lanes)
 
     def _size(self, d: Dim) -> Any:
@@ -204,7 +205,8 @@ class Gemm:
         memory = tile.spill()
 
         def over_rows(pieces: list[tuple[int, Any, str]]) -> None:
-            with b.loop(tile.rows, name="r") as r:
+            rows = opaque(b, tile.rows) if tile.rows > 1 else 1  # LLVM shall not unroll it
+            with b.loop(rows, name="r") as r:
                 for offset, lanes, kind in pieces:
                     with b.loop(lanes, kind) as lane:
                         value = b.load(memory, r * width + offset + lane)

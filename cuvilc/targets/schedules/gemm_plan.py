@@ -50,6 +50,7 @@ class Plan:
     width: int
     tile_group: int = 1  # row tiles in a task
     panel_group: int = 1  # panels in a task
+    often_few: bool = True  # rows, where they are known only at run time
 
     @property
     def row_tiles(self) -> Dim:
@@ -94,7 +95,7 @@ class Plan:
         """Row counts of the register tiles that exist when the number of rows is known only at run
         time.
         """
-        return halvings(self.rows)
+        return halvings(self.rows) if self.often_few else [self.rows, -(-self.rows // 3), 1]
 
     def row_index(self, emitter: Emitter, row: Any) -> list[Any]:
         """The digits of a row number; an extent of 1 has the digit 0."""

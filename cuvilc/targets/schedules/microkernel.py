@@ -25,8 +25,10 @@ _CHAINS = 8
 _RESERVED = 3
 _MOST_ROWS = 16  # beyond, a tile only grows the code
 # An epilogue of more operations than this goes over the rows in a loop: unrolled it would be slow
-# to compile.
+# to compile. So does any that follows a reduction of more steps than this: the loop's stores and
+# loads of the sums then cost less than 1 %.
 _UNROLLED_OPERATIONS = 4
+_UNROLLED_STEPS = 256
 _CHEAP = frozenset(
     f"ai.{n}"
     for n in (
@@ -154,13 +156,16 @@ class RegisterTile:
 class Epilogue:
     """What follows the anchor: stores every result of the region, given the anchor's value."""
 
-    def __init__(self, emitter: Emitter, anchor: Any) -> None:
+    def __init__(self, emitter: Emitter, anchor: Any, steps: Any = 0) -> None:
+        """`steps`: of the anchor's reduction, if known."""
         self.emitter, self.anchor = emitter, anchor
         self._value: Any = None
         emitter.define(anchor.results[0], lambda index: self._value)
         region = emitter.region
         others = [o for o in region.operations if o.name != anchor.name]
-        self.unrolls = len(others) <= _UNROLLED_OPERATIONS and all(o.name in _CHEAP for o in others)
+        few = isinstance(steps, int) and steps <= _UNROLLED_STEPS
+        few = few and len(others) <= _UNROLLED_OPERATIONS
+        self.unrolls = few and all(o.name in _CHEAP for o in others)
 
     def store(self, index: Sequence[Any], value: Any) -> None:
         """Store all results at a logical index where the anchor is `value`."""
