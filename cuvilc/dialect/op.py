@@ -166,6 +166,8 @@ def op(
     def declare(cls: type) -> OpDef:
         operands, attrs = [], {}
         for key, annotation in cls.__dict__.get("__annotations__", {}).items():
+            if not isinstance(annotation, str):
+                raise TypeError(f"{name}: its file needs `from __future__ import annotations`")
             kind = _OPERAND_KINDS.get(annotation)
             if kind:
                 operands.append((key, kind))
