@@ -46,7 +46,7 @@ cuvilc lists every operator, and every attribute of one, that it cannot import, 
 before any work. Each stands in a diagnostic of its own with the nodes that use it.
 
 Next step: export the model without the operator, for example with other export options or a higher
-`opset_version`, or add an importer: one function, see CONTRIBUTING.md, "add an operator".
+`opset_version`, or add an importer: one function, see CONTRIBUTING.md, "An operator".
 """,
 )
 
