@@ -1,10 +1,10 @@
 """The one importer of TVM: kernels as TIR loops, and TIR to object code.
 
-A kernel has the plain C signature of runtime/src/image.h,
-`int32_t k(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, void *scratch)`: its
-outermost loop runs over tasks [begin, end), and it has no undefined symbol but libm's. Schedules build loops
-with KernelBuilder instead of rewriting a loop nest with `s_tir.Schedule`: remainders are then exact, a kernel
-costs 4 ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.md).
+A kernel has the plain C signature of runtime/src/image.h, `int32_t k(void *const *buffers, const
+int64_t *scalars, int64_t begin, int64_t end, void *scratch)`: its outermost loop runs over tasks
+[begin, end), and it has no undefined symbol but libm's. Schedules build loops with KernelBuilder
+instead of rewriting a loop nest with `s_tir.Schedule`: remainders are then exact, a kernel costs 4
+ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.md).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import tvm
 import tvm_ffi
@@ -24,18 +24,21 @@ from tvm.sym.analyzer import Analyzer
 
 from cuvilc.dialect.dims import Dim, Expr, is_static
 
-PrimExpr = tvm.ir.Expr
-Buffer = tirx.Buffer
+# TVM's classes have no usable types; the names say what is meant.
+PrimExpr: TypeAlias = Any  # tvm.ir.Expr
+Buffer: TypeAlias = Any  # tirx.Buffer
 Kind = tirx.ForKind
 
 _SMALL = 4096  # index constants below this are made once
 _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
-# How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its bits.
+# How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its
+# bits.
 _LOAD = tvm.ir.TensorLoad
 _STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
 
 _ARGUMENT = """
-define linkonce_odr hidden ptr @cuvil_argument(ptr %arguments, i64 %i) alwaysinline nounwind readonly {
+define linkonce_odr hidden ptr @cuvil_argument(ptr %arguments, i64 %i)
+    alwaysinline nounwind readonly {
   %p = getelementptr ptr, ptr %arguments, i64 %i
   %v = load ptr, ptr %p, align 8, !invariant.load !0
   ret ptr %v
@@ -54,18 +57,20 @@ def const(value: float, dtype: str = "int64") -> PrimExpr:
     return tirx.const(value, dtype)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _small(value: int) -> PrimExpr:
     return tirx.const(value, "int64")
 
 
 def is_load(value: Any) -> bool:
-    """Whether the expression is one load from a buffer, with `.source`, the buffer, and `.indices`."""
+    """Whether the expression is one load from a buffer: `.source` is the buffer, `.indices`."""
     return isinstance(value, _LOAD)
 
 
 class CannotVectorize(Exception):
-    """Control flow inside a vectorised loop depends on the lane; the schedule starts over with a scalar loop."""
+    """Control flow inside a vectorised loop depends on the lane; the schedule starts over with a
+    scalar loop.
+    """
 
 
 class Variable:
@@ -84,8 +89,8 @@ class Variable:
 class KernelBuilder:
     """Builds one kernel statement by statement.
 
-    `buffer(i, …)` is argument i of the launch, outputs after inputs. `scalar(dim)` is a size known at run
-    time; the launch passes `scalars` in this order.
+    `buffer(i, …)` is argument i of the launch, outputs after inputs. `scalar(dim)` is a size known
+    at run time; the launch passes `scalars` in this order.
     """
 
     def __init__(self, name: str) -> None:
@@ -101,10 +106,12 @@ class KernelBuilder:
         self._count = 0
         self._analyzer = Analyzer()
         self._zeros: dict[Dim, PrimExpr] = {}
-        self._lane: tuple[PrimExpr, int] = (const(0), 1)  # index and extent of the open vectorised loop
+        # index and extent of the open vectorised loop
+        self._lane: tuple[PrimExpr, int] = (const(0), 1)
         self._lane_vars: set[str] | None = None  # variables made inside the open vectorised loop
         self._cells: dict[int, PrimExpr] = {}  # what `let` returned, by identity
-        self._spans: dict[int, tuple[PrimExpr, Dim]] = {}  # indices that stay within a size, by identity
+        # indices that stay within a size, by identity
+        self._spans: dict[int, tuple[PrimExpr, Dim]] = {}
         self.can_fault = False
         self.uses_half = True  # whether float16 may be converted
         self.in_place = False
@@ -124,7 +131,9 @@ class KernelBuilder:
             storage = _STORAGE.get(dtype, dtype)
             pointer_type = PointerType(PrimType(storage))
             pointer = tvm.ir.Var(f"p{index}", pointer_type)
-            found = self._buffers[index] = tirx.decl_buffer((1 << 40,), storage, name=f"b{index}", layout=None)
+            found = self._buffers[index] = tirx.decl_buffer(
+                (1 << 40,), storage, name=f"b{index}", layout=None
+            )
             value = tirx.call_extern(pointer_type, "cuvil_argument", self._arguments, const(index))
             self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(found, data=pointer)]
         return found
@@ -163,7 +172,13 @@ class KernelBuilder:
 
     def local(self, elements: int, dtype: str) -> Buffer:
         """A small array on the stack; LLVM keeps it in registers when every index is a constant."""
-        buffer = tirx.decl_buffer((elements,), _STORAGE.get(dtype, dtype), name=f"l{self._next()}", scope="local", layout=None)
+        buffer = tirx.decl_buffer(
+            (elements,),
+            _STORAGE.get(dtype, dtype),
+            name=f"l{self._next()}",
+            scope="local",
+            layout=None,
+        )
         self.emit(tirx.AllocBuffer(buffer))
         return buffer
 
@@ -173,7 +188,9 @@ class KernelBuilder:
         self._blocks[-1].append(statement)
 
     @contextmanager
-    def loop(self, extent: Any, kind: str = "serial", start: Any = 0, name: str = "i") -> Iterator[PrimExpr]:
+    def loop(
+        self, extent: Any, kind: str = "serial", start: Any = 0, name: str = "i"
+    ) -> Iterator[PrimExpr]:
         """`with b.loop(n) as i:`; kind "vectorized" and "unrolled" need a constant extent."""
         i = var(f"{name}{self._next()}")
         if kind == "vectorized" and int(extent) == 1:
@@ -211,12 +228,15 @@ class KernelBuilder:
 
     def let(self, value: Any, name: str = "v") -> PrimExpr:
         """Name a value, so that it is computed once in this block."""
-        if not isinstance(value, tvm.ir.Expr) or isinstance(value, (tvm.ir.Var, tirx.IntImm, tirx.FloatImm)):
+        if not isinstance(value, tvm.ir.Expr) or isinstance(
+            value, (tvm.ir.Var, tirx.IntImm, tirx.FloatImm)
+        ):
             return value
         if id(value) in self._cells:
             return value
-        # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and a chain of
-        # shared subexpressions then grows exponentially. Memory they leave alone; LLVM makes registers of it.
+        # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and
+        # a chain of shared subexpressions then grows exponentially. Memory they leave alone; LLVM
+        # makes registers of it.
         cell = self._cell(str(value.ty.dtype), name)
         self._put(cell, value)
         loaded = self._get(cell, str(value.ty.dtype))
@@ -230,7 +250,9 @@ class KernelBuilder:
         return made
 
     def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
-        """inside() where a uniform condition holds, else `otherwise` (a value, or a function of the dtype)."""
+        """inside() where a uniform condition holds, else `otherwise` (a value, or a function of the
+        dtype).
+        """
         self.require_uniform(condition)
         with self._block() as statements:
             value = inside()
@@ -244,7 +266,9 @@ class KernelBuilder:
     def _cell(self, dtype: str, name: str, block: list[tirx.Stmt] | None = None) -> Buffer:
         """Memory for one value, or one a lane inside a vectorised loop."""
         stored = "int8" if dtype == "bool" else dtype
-        cell = tirx.decl_buffer((self._lane[1],), stored, name=f"{name}{self._next()}", scope="local", layout=None)
+        cell = tirx.decl_buffer(
+            (self._lane[1],), stored, name=f"{name}{self._next()}", scope="local", layout=None
+        )
         (self._blocks[-1] if block is None else block).append(tirx.AllocBuffer(cell))
         if self._lane_vars is not None:
             self._lane_vars.add(cell.name)
@@ -271,7 +295,9 @@ class KernelBuilder:
         return bool(a.same_as(b)) or bool(tvm_ffi.structural_equal(a, b))
 
     def require_uniform(self, condition: PrimExpr) -> None:
-        """Raise CannotVectorize if the condition may differ between lanes of the open vectorised loop."""
+        """Raise CannotVectorize if the condition may differ between lanes of the open vectorised
+        loop.
+        """
         if self._lane_vars is None:
             return
         used = tirx.analysis.undefined_vars(tirx.Evaluate(condition), [])
@@ -285,11 +311,15 @@ class KernelBuilder:
         self.emit(tirx.BufferStore(buffer, value, [self.simplify(index)]))
 
     def simplify(self, index: Any) -> PrimExpr:
-        """The index with what the loops' extents prove: so that a blocked layout becomes a contiguous access."""
+        """The index with what the loops' extents prove: so that a blocked layout becomes a
+        contiguous access.
+        """
         return const(index) if isinstance(index, int) else self._analyzer.simplify(index)
 
     def fault(self, kind: int) -> None:
-        """Record a kernel fault (runtime/src/image.h, cuvil_kernel_fault); the kernel goes on safely."""
+        """Record a kernel fault (runtime/src/image.h, cuvil_kernel_fault); the kernel goes on
+        safely.
+        """
         self.can_fault = True
         self.store(self._fault, 0, const(kind, "int32"))
 
@@ -326,7 +356,7 @@ class KernelBuilder:
         return False if self._analyzer.can_prove(tirx.Not(simple)) else None
 
     def llvm(self, name: str, text: str) -> None:
-        """Add a function in LLVM IR to the kernel's module, for instructions that TIR cannot say."""
+        """Add a function in LLVM IR to the kernel's module: instructions that TIR cannot say."""
         self._import(name, text)
 
     @contextmanager
@@ -353,24 +383,32 @@ class KernelBuilder:
         params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
         symbol = self.name
         if self.can_fault:
-            # TVM's functions return 0 only: `lower` puts a wrapper around this one that returns the code.
+            # TVM's functions return 0 only: `lower` puts a wrapper around this one that returns the
+            # code.
             pointer = tvm.ir.Var("fault_pointer", PointerType(PrimType("int32")))
             params.append(pointer)
             head.append(tirx.DeclBuffer(self._fault, data=pointer))
             symbol += _BODY
         body = _sequence([*head, *statements, tirx.Return(const(0, "int32"))])
         for text in self._llvm if self.uses_half else [*self._llvm, _NO_HALF]:
-            body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
+            body = tirx.AttrStmt(
+                const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body
+            )
         function = tirx.PrimFunc(params, body, PrimType("int32"))
-        return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", not self.in_place)
+        return function.with_attr("global_symbol", symbol).with_attr(
+            "tirx.noalias", not self.in_place
+        )
 
 
-_BODY = "_body"  # ends the symbol of a function that takes a sixth argument, where it records a fault
+_BODY = (
+    "_body"  # ends the symbol of a function that takes a sixth argument, where it records a fault
+)
 _WRAPPER = """
 define i32 @{name}(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch) {{
   %fault = alloca i32, align 4
   store i32 0, ptr %fault
-  %r = call i32 @{name}_body(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch, ptr %fault)
+  %r = call i32 @{name}_body(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch,
+    ptr %fault)
   %code = load i32, ptr %fault
   ret i32 %code
 }}
@@ -405,7 +443,8 @@ def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
 _T = tirx.transform
 _LOWERING = tvm.ir.transform.Sequential(
     [
-        # No StmtSimplify: it inlines every `let`, so shared subexpressions would grow exponentially.
+        # No StmtSimplify: it inlines every `let`, so shared subexpressions would grow
+        # exponentially.
         _T.VectorizeLoop(True),
         _T.UnrollLoop(),
         _T.LowerIntrin(),
@@ -428,7 +467,9 @@ def compile_object(function: tirx.PrimFunc, target: tvm.target.Target, path: str
     lower(function, target, "o", path)
 
 
-def lower(function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: str | None = None) -> str:
+def lower(
+    function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: str | None = None
+) -> str:
     """The kernel as text of `form` "tir", "ll" or "asm"; "o" writes an object file to `path`."""
     symbol = str(function.attrs["global_symbol"])
     module = tvm.IRModule({symbol: function})
@@ -447,13 +488,26 @@ def lower(function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: s
 def _wrapped(library: Any, name: str) -> Any:
     """The module with `name` instead of its body: a function that returns what the body stored."""
     text = re.sub(
-        rf"^define dllexport (?:noundef )?i32 @{name}{_BODY}\(", f"define internal i32 @{name}{_BODY}(",
-        library.inspect_source("ll"), flags=re.MULTILINE,
-    )  # fmt: skip
+        rf"^define dllexport (?:noundef )?i32 @{name}{_BODY}\(",
+        f"define internal i32 @{name}{_BODY}(",
+        library.inspect_source("ll"),
+        flags=re.MULTILINE,
+    )
     with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
         file.write(text + _WRAPPER.format(name=name))
         file.flush()
         return _load_llvm(file.name, "ll")
 
 
-__all__ = ["Buffer", "CannotVectorize", "KernelBuilder", "PrimExpr", "compile_object", "const", "is_static", "llvm_target", "lower", "var"]
+__all__ = [
+    "Buffer",
+    "CannotVectorize",
+    "KernelBuilder",
+    "PrimExpr",
+    "compile_object",
+    "const",
+    "is_static",
+    "llvm_target",
+    "lower",
+    "var",
+]

@@ -77,11 +77,16 @@ class _Conv:
     def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
         plan = self.plan
         odd = plan.blocks % plan.unit_blocks
-        whole = lambda: self._rows(image, unit, plan.unit_blocks, first_row, last_row)  # noqa: E731
+
+        def whole() -> None:
+            self._rows(image, unit, plan.unit_blocks, first_row, last_row)
+
+        def single() -> None:
+            self._rows(image, unit, 1, first_row, last_row)
+
         if not odd:
             whole()
             return
-        single = lambda: self._rows(image, unit, 1, first_row, last_row)  # noqa: E731
         first_of(self.b, [(unit < plan.unit_count - 1, whole), (None, single)])
 
     def _rows(self, image: Any, unit: Any, blocks: int, first_row: Any, last_row: Any) -> None:

@@ -16,10 +16,9 @@ from typing import Any
 
 from tvm import tirx
 
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, floordiv
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.microkernel import (
-    KernelBuilder,
     balanced,
     first_of,
     greater,
@@ -27,8 +26,7 @@ from cuvilc.targets.schedules.microkernel import (
     opaque,
     select,
 )
-from cuvilc.targets.tir import const
-
+from cuvilc.targets.tir import KernelBuilder, const
 
 BLOCK = 16  # channels in a block of NCHW16c
 # A row too short for the widest tiles is cut into tiles of about this share of the widest.
@@ -74,8 +72,6 @@ class Axis:
         return (0, self.count - 1) if self.count else ()
 
     def _ends_inside(self) -> bool:
-        from cuvilc.dialect.dims import floordiv  # noqa: PLC0415
-
         fit = floordiv(self.size - self.dilation * (self.kernel - 1) - 1, self.stride) + 1
         return bool(fit == self.count)
 
@@ -180,9 +176,7 @@ class Taps:
 Step = Callable[[Any, tuple[int, ...], frozenset[int]], None]
 
 
-def taps_of(
-    emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[int] = ()
-) -> Taps:
+def taps_of(emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[int] = ()) -> Taps:
     """Taps of the tile of `width` pixels at window `at`, which is one of `starts` if those are
     known.
     """
@@ -220,9 +214,7 @@ def _partial_taps(
                 found.setdefault((tap, pixels), []).append(start)
     if len(found) > _MOST_PARTIAL:
         return None
-    return tuple(
-        (_one_of(at, some, len(some) == len(starts)), *key) for key, some in found.items()
-    )
+    return tuple((_one_of(at, some, len(some) == len(starts)), *key) for key, some in found.items())
 
 
 def _whole_taps(
@@ -308,7 +300,4 @@ def _groups(axis: Axis, most: int, alike: bool) -> list[tuple[int, list[int]]]:
         start, width = tile
         return width, [axis.taps(start + p) for p in range(width)] if alike else ()
 
-    return [
-        (width, [start for start, _ in same])
-        for (width, _), same in groupby(tiles, kind)
-    ]
+    return [(width, [start for start, _ in same]) for (width, _), same in groupby(tiles, kind)]

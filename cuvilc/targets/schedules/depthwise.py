@@ -20,7 +20,6 @@ from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     anchor_of,
     argument_index,
-    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize
 
@@ -110,5 +109,8 @@ class _Depthwise:
     def _store(self, tile: RegisterTile, ow: Any) -> None:
         rows = self.rows
         flat = ir.type_of(self.anchor.results[0]).rank == 3
-        place = lambda p: (ow + p,) if flat else (rows.oh, ow + p)  # noqa: E731
+
+        def place(p: Any) -> tuple[Any, ...]:
+            return (ow + p,) if flat else (rows.oh, ow + p)
+
         self.store.tile(tile, rows.image, rows.block, 1, place)

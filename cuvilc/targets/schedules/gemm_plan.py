@@ -131,7 +131,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     width = tile_width(chip, n)
     if kind == "packed" and isinstance(m, int) and m <= tile_rows(chip, PANEL) and n != width:
         width = PANEL  # few rows are bound by memory: read whole panels
-    if kind == "rows" and n < width:
+    if kind == "rows" and isinstance(n, int) and n < width:
         width = chip.lanes
     a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
     rows = balanced_rows(m, chip, width)

@@ -93,7 +93,8 @@ def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
 
     Shared loads stay in registers, and the sums are spilled for them. As the address of what a
     loop's body reads, it also keeps loop strength reduction, which is exponential in the address
-    expressions of nested loops, from the loops around: it took two thirds of a kernel's compile time.
+    expressions of nested loops, from the loops around: it took two thirds of a kernel's compile
+    time.
     """
     b.llvm("cuvil_opaque", _OPAQUE)
     return b.let(tirx.call_extern("int64", "cuvil_opaque", _i64(value)))

@@ -21,7 +21,6 @@ from cuvilc.targets.schedules.microkernel import (
     anchor_of,
     argument_index,
     lesser,
-    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize, const
 
@@ -117,7 +116,10 @@ class _Pool:
         if not self.is_max:
             self._divide(tile, ow, counts)
         flat = ir.type_of(self.anchor.results[0]).rank == 3
-        place = lambda p: (ow + p,) if flat else (rows.oh, ow + p)  # noqa: E731
+
+        def place(p: Any) -> tuple[Any, ...]:
+            return (ow + p,) if flat else (rows.oh, ow + p)
+
         self.store.tile(tile, rows.image, rows.block, 1, place)
 
     def _divide(self, tile: RegisterTile, ow: Any, counts: list[Any]) -> None:

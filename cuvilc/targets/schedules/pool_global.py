@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc.dialect import ir
+from cuvilc.dialect.dims import product
 from cuvilc.dialect.types import channel_block
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
@@ -48,6 +49,8 @@ class GlobalMean:
 
     def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool) -> None:
         self.x = ir.type_of(anchor.operands[0])
+        assert isinstance(self.x.shape[1], int), "check() has seen to it"
+        self.channels = self.x.shape[1]
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
         self.buffer = self.b.buffer(argument_index(region, anchor.operands[0]) or 0, "float32")
@@ -57,10 +60,8 @@ class GlobalMean:
 
     def build(self) -> Scheduled:
         b, k = self.b, self.k
-        images, channels, *spatial = self.x.shape
-        size = 1
-        for d in spatial:
-            size = size * d
+        images, _, *spatial = self.x.shape
+        channels, size = self.channels, product(spatial)
         blocks, pixels = -(-channels // BLOCK), b.scalar(size)
         known = size if isinstance(size, int) else _USUAL_PIXELS
         together = max(1, min(_TASK_PIXELS // max(known, 1), blocks))
@@ -84,11 +85,11 @@ class GlobalMean:
             for s in range(_SETS):
                 at = start + (i * _SETS + s) * BLOCK
                 tile.add(0, lane, b.load(self.buffer, at + lane), s)
-        with b.loop(pixels - turns * _SETS, start=turns * _SETS, name="p") as i:
-            with b.loop(BLOCK, "vectorized") as lane:
-                tile.add(0, lane, b.load(self.buffer, start + i * BLOCK + lane))
+        left = b.loop(pixels - turns * _SETS, start=turns * _SETS, name="p")
+        with left as i, b.loop(BLOCK, "vectorized") as lane:
+            tile.add(0, lane, b.load(self.buffer, start + i * BLOCK + lane))
         tile.gather_sets()
-        self._store(tile, image, block, self.x.shape[1], b.let(k.value_of_index(pixels, "float32")))
+        self._store(tile, image, block, self.channels, b.let(k.value_of_index(pixels, "float32")))
 
     def _store(self, tile: RegisterTile, image: Any, block: Any, channels: int, count: Any) -> None:
         def pieces(some: list[tuple[int, int]]) -> Any:
