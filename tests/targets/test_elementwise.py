@@ -208,3 +208,13 @@ def test_concat_with_an_operand_that_has_no_elements(shapes):
 
     program = program_of([_t(s) for s in shapes], body)
     check(program, CHIPS[0], elementwise.schedule, [{"n": n} for n in (0, 1, 3)])
+
+
+def test_a_transposed_result_that_is_used_too():
+    """The dry run must see as many loads as the loops make, in spite of the axis of size 1."""
+
+    def body(x):
+        turned = ir.build("ai.transpose", x, perm=(2, 3, 0, 1))
+        return turned, ir.build("ai.elemwise_add", turned, ir.full(1.0))
+
+    check(program_of([_t("9,17,1,13")], body), V4, elementwise.schedule)

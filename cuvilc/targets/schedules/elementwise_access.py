@@ -233,7 +233,9 @@ def probe(region: Region, digits: Sequence[Digit], define: Define | None = None)
     variables = emitter.builder.start(digits)
     if define:
         define(emitter)
-    store_all(emitter, logical_index(emitter, digits, variables))
+    # The loops will have 0 there: what is loaded twice, or once, must be so here too.
+    values = [0 if d.extent == 1 else v for d, v in zip(digits, variables, strict=True)]
+    store_all(emitter, logical_index(emitter, digits, values))
     emitter.builder.report.work += len(region.operations)
     return emitter.builder.report
 
