@@ -97,7 +97,7 @@ class Library:
                 function = getattr(library if name in SLOW else quick, name)
                 function.restype, function.argtypes = result, arguments
                 setattr(self, name.removeprefix("cuvil_"), function)
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:  # its message may quote damaged bytes
             raise CuvilError("CUV601", f"the dynamic linker refuses it: {error}", place) from error
         except AttributeError as error:
             raise CuvilError(

@@ -56,6 +56,15 @@ def test_rendered_error(tmp_path):
     )
 
 
+def test_a_damaged_name_that_is_no_utf8(path):
+    """The dynamic linker quotes it, and ctypes would raise UnicodeDecodeError."""
+    library = path / "model.so"
+    data = library.read_bytes()
+    assert b"\0memcpy\0" in data
+    library.write_bytes(data.replace(b"\0memcpy\0", b"\0m\xe9mcpy\0", 1))
+    assert "dynamic linker" in refused("CUV601", path).message
+
+
 def test_incomplete_folder(path):
     (path / "metadata.json").rename(path / "elsewhere")
     assert "has no metadata.json" in refused("CUV601", path).message
