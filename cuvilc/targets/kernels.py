@@ -185,9 +185,9 @@ def _layers(program: Program, function: Operation) -> list[str]:
 
 
 def _compile(function: Any, chip: Chip, path: Path) -> bytes:
-    from cuvilc.targets import tir  # noqa: PLC0415
+    from cuvilc.targets import llvm  # noqa: PLC0415
 
-    tir.compile_object(function, tir.llvm_target(chip.llvm), str(path))
+    llvm.compile_object(function, llvm.llvm_target(chip.llvm), str(path))
     code = path.read_bytes()
     path.unlink()
     return code

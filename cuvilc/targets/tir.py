@@ -1,4 +1,4 @@
-"""The one importer of TVM: kernels as TIR loops, and TIR to object code.
+"""Kernels as TIR loops; llvm.py makes object code of them.
 
 A kernel has the plain C signature of runtime/src/image.h, `int32_t k(void *const *buffers, const
 int64_t *scalars, int64_t begin, int64_t end, void *scratch)`: its outermost loop runs over tasks
@@ -9,8 +9,6 @@ ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.md).
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -388,7 +386,7 @@ class KernelBuilder:
             pointer = tvm.ir.Var("fault_pointer", PointerType(PrimType("int32")))
             params.append(pointer)
             head.append(tirx.DeclBuffer(self._fault, data=pointer))
-            symbol += _BODY
+            symbol += BODY
         body = _sequence([*head, *statements, tirx.Return(const(0, "int32"))])
         for text in self._llvm if self.uses_half else [*self._llvm, _NO_HALF]:
             body = tirx.AttrStmt(
@@ -400,19 +398,8 @@ class KernelBuilder:
         )
 
 
-_BODY = (
-    "_body"  # ends the symbol of a function that takes a sixth argument, where it records a fault
-)
-_WRAPPER = """
-define i32 @{name}(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch) {{
-  %fault = alloca i32, align 4
-  store i32 0, ptr %fault
-  %r = call i32 @{name}_body(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %scratch,
-    ptr %fault)
-  %code = load i32, ptr %fault
-  ret i32 %code
-}}
-"""
+# Ends the symbol of a function that takes a sixth argument, where it records a fault.
+BODY = "_body"
 # TVM adds functions that convert float16 to every module, and a third of a small kernel's compile
 # time went to them. These symbols take their place in a kernel that has no float16; being a COMDAT
 # they are one in a package of many kernels.
@@ -440,74 +427,13 @@ def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
-_T = tirx.transform
-_LOWERING = tvm.ir.transform.Sequential(
-    [
-        # No StmtSimplify: it inlines every `let`, so shared subexpressions would grow
-        # exponentially.
-        _T.VectorizeLoop(True),
-        _T.UnrollLoop(),
-        _T.LowerIntrin(),
-    ]
-)
-_build_llvm = tvm.get_global_func("target.build.llvm")
-_load_llvm = tvm.get_global_func("ffi.Module.load_from_file.ll")
-_build_llvm.release_gil = True  # so that worker threads generate code side by side
-
-
-def llvm_target(options: dict[str, Any]) -> tvm.target.Target:
-    """The TVM target for LLVM options such as {"mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}."""
-    # At level 3 LLVM copies loops for conditions that do not change in them: our loops decide such
-    # things outside, and the copies took most of the compile time.
-    return tvm.target.Target({"kind": "llvm", "opt-level": 2, **options})
-
-
-def compile_object(function: tirx.PrimFunc, target: tvm.target.Target, path: str) -> None:
-    """Write the kernel's object file to `path`."""
-    lower(function, target, "o", path)
-
-
-def lower(
-    function: tirx.PrimFunc, target: tvm.target.Target, form: str, path: str | None = None
-) -> str:
-    """The kernel as text of `form` "tir", "ll" or "asm"; "o" writes an object file to `path`."""
-    symbol = str(function.attrs["global_symbol"])
-    module = tvm.IRModule({symbol: function})
-    module = _LOWERING(_T.BindTarget(target.with_host(target))(module))
-    if form == "tir":
-        return str(module.script())
-    library = _build_llvm(module, target)
-    if symbol.endswith(_BODY) and len(function.params) == 6:
-        library = _wrapped(library, symbol.removesuffix(_BODY))
-    if form == "o":
-        library.write_to_file(path, "o")
-        return ""
-    return str(library.inspect_source(form))
-
-
-def _wrapped(library: Any, name: str) -> Any:
-    """The module with `name` instead of its body: a function that returns what the body stored."""
-    text = re.sub(
-        rf"^define dllexport (?:noundef )?i32 @{name}{_BODY}\(",
-        f"define internal i32 @{name}{_BODY}(",
-        library.inspect_source("ll"),
-        flags=re.MULTILINE,
-    )
-    with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
-        file.write(text + _WRAPPER.format(name=name))
-        file.flush()
-        return _load_llvm(file.name, "ll")
-
-
 __all__ = [
+    "BODY",
     "Buffer",
     "CannotVectorize",
     "KernelBuilder",
     "PrimExpr",
-    "compile_object",
     "const",
     "is_static",
-    "llvm_target",
-    "lower",
     "var",
 ]

@@ -131,7 +131,7 @@ class X86:
 
     def _emit_texts(self, program: Program, chips: list[Chip], options: BuildOptions) -> None:
         from cuvilc.dialect import ir  # noqa: PLC0415
-        from cuvilc.targets import tir  # noqa: PLC0415
+        from cuvilc.targets import llvm  # noqa: PLC0415
         from cuvilc.targets.kernels import schedule_kernel  # noqa: PLC0415
 
         form = {"tir": "tir", "llvm": "ll", "asm": "asm"}[options.emit]
@@ -142,7 +142,7 @@ class X86:
                 name = ir.attrs(function)["sym_name"]
                 for chip in chips:
                     _, scheduled = schedule_kernel(program, function, chip, name)
-                    text = tir.lower(scheduled.function, tir.llvm_target(chip.llvm), form)
+                    text = llvm.lower(scheduled.function, llvm.llvm_target(chip.llvm), form)
                     options.texts[f"{name}.{chip.name}"] = text
 
     def write(

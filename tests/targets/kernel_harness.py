@@ -23,7 +23,7 @@ from cuvilc.dialect.dims import evaluate
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.types import TensorType, from_layout, numpy_dtype, to_layout
-from cuvilc.targets import tir
+from cuvilc.targets import llvm
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
 
@@ -90,8 +90,8 @@ class Kernel:
             self.inputs = len(region.arguments)
         base = Path(self._folder.name)
         started = time.process_time()
-        target = tir.llvm_target(chip.llvm)
-        tir.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
+        target = llvm.llvm_target(chip.llvm)
+        llvm.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
         self.compile_ms = (time.process_time() - started) * 1e3
         self._target = target
         self.code_bytes = _code_bytes(base / "kernel.o")
@@ -101,7 +101,7 @@ class Kernel:
         self.call.argtypes = [pointer, pointer, i64, i64, pointer]
 
     def assembly(self) -> str:
-        return tir.lower(self.scheduled.function, self._target, "asm")
+        return llvm.lower(self.scheduled.function, self._target, "asm")
 
     def run(self, feeds: Mapping[str, np.ndarray], splits: Sequence[int] = ()) -> list[np.ndarray]:
         """The results; `splits` are task numbers at which a new call begins."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect.types import TensorType
-from cuvilc.targets import tir
+from cuvilc.targets import llvm, tir
 from cuvilc.targets.notation import Notation
 from tests.targets.kernel_harness import V3, V4, _link
 
@@ -74,7 +74,7 @@ def compile_function(folder: Path, chip: Any, arity: int, dtype: str, function: 
     with b.tasks() as t, b.loop(LANES, "vectorized") as lane:
         at = t * LANES + lane
         k.store(out, at, function(k, *(x[at] for x in operands)), dtype)
-    tir.compile_object(b.finish(), tir.llvm_target(chip.llvm), str(folder / "kernel.o"))
+    llvm.compile_object(b.finish(), llvm.llvm_target(chip.llvm), str(folder / "kernel.o"))
     kernel = _link(folder)["kernel"]
     kernel.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
 
