@@ -21,7 +21,14 @@ from cuvilc.dialect.op import ShapeError
 from . import codes
 from ._table import find
 from .onnx_known import RULES
-from .onnx_model import describe, normal_domain, refusal, schema_function, sort
+from .onnx_model import (
+    attribute_fault,
+    describe,
+    normal_domain,
+    refusal,
+    schema_function,
+    sort,
+)
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
 from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val
@@ -188,6 +195,9 @@ class Converter:
         return _FAILED
 
     def _import(self, node: Node) -> Sequence[Val | None]:
+        fault = attribute_fault(node.proto, node.opset, node.attributes)
+        if fault is not None:
+            raise ShapeError(fault)
         known = self._evaluate(node)
         if known is not None:
             return known

@@ -275,13 +275,37 @@ def refusal(node: Any, versions: dict[str, int], attributes: Any) -> str | None:
     return entry.refuse(attributes(node)) if entry.refuse else None
 
 
-def schema_function(domain: str, op: str, opset: int) -> Any:
-    """The schema of an operator that ONNX itself defines by others; else None."""
+def _schema(domain: str, op: str, opset: int) -> Any:
     try:
-        schema: Any = defs.get_schema(op, max(opset, 1), domain)
+        return defs.get_schema(op, max(opset, 1), domain)
     except defs.SchemaError:
         return None
-    return schema if schema.has_function or schema.has_context_dependent_function else None
+
+
+def schema_function(domain: str, op: str, opset: int) -> Any:
+    """The schema of an operator that ONNX itself defines by others; else None."""
+    schema = _schema(domain, op, opset)
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return None
+    return schema
+
+
+def attribute_fault(node: Any, opset: int, attributes: dict[str, Any]) -> str | None:
+    """What is wrong with the node's attributes, by ONNX's schema; None when they are right.
+
+    Importers may then rely on those that are required, and on the types.
+    """
+    schema = _schema(normal_domain(node.domain), node.op_type, opset)
+    if schema is None:
+        return None
+    for name, wanted in schema.attributes.items():
+        if wanted.required and attributes.get(name) is None:
+            return f"attribute `{name}` is missing"
+    for a in node.attribute:
+        known = schema.attributes.get(a.name)
+        if known is not None and not a.ref_attr_name and a.type != known.type.value:
+            return f"attribute `{a.name}` must be of type {known.type.name}"
+    return None
 
 
 def _missing(

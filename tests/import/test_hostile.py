@@ -147,6 +147,25 @@ def test_node_that_does_not_fit(tmp_path: Path) -> None:
     assert found.evidence == "%y = MatMul(%x: f32[2,3], %w: f32[4,5])"
 
 
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (node("Einsum", "x x", "y"), "`equation` is missing"),
+        (node("If", "c", "y"), "branch` is missing"),
+        (node("Cast", "x", "y"), "`to` is missing"),
+        (node("Concat", "x x", "y", axis=1.5), "`axis` must be of type INT"),
+        (node("Transpose", "x", "y", perm=1), "`perm` must be of type INTS"),
+        (node("LeakyRelu", "x", "y", alpha="much"), "`alpha` must be of type FLOAT"),
+    ],
+)
+def test_attributes_that_are_missing_or_of_another_type(
+    tmp_path: Path, broken: onnx.NodeProto, fault: str
+) -> None:
+    inputs = [X, tensor("c", [], TensorProto.BOOL)]
+    found = refusal(saved(tmp_path, model([broken], inputs, ["y"]))).diagnostics[0]
+    assert (found.code, fault in found.message) == ("CUV110", True), found
+
+
 def test_weights_that_lie(tmp_path: Path) -> None:
     for dims in ([5, 5], [-1, 4], [1 << 40, 1 << 40]):
         proto = model([node("Add", "x w", "y")], [X], ["y"], {"w": np.ones((2, 3), np.float32)})
