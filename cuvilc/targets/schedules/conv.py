@@ -135,8 +135,8 @@ class _Tile:
             with b.loop(plan.channels // sets, name="c") as turn, self._tap_rows() as kh:
                 places = [
                     (
-                        b.let(self.row + self._channel(channel) + kh * self._down),
-                        b.let(self._weights(channel, kh)),
+                        opaque(b, self.row + self._channel(channel) + kh * self._down),
+                        opaque(b, self._weights(channel, kh)),
                     )
                     for channel in (turn * sets + s for s in range(sets))
                 ]

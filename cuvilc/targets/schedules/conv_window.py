@@ -155,18 +155,22 @@ class Taps:
 
     def _known(self, step: Step) -> None:
         """LLVM must not see that taps read the same input elements: it would keep them in registers
-        and spill sums.
+        and spill sums. In order, for the prefetcher's sake.
         """
         b, count = self.b, self.last - self.first
+        middle = self.first if isinstance(self.first, int) else 0
+        self._some([p for p in self.partial if p[1] < middle], step)
         if isinstance(count, int) and count == 1:
-            step(opaque(b, self.first), self._all, frozenset())
+            step(self.first, self._all, frozenset())
         elif not (isinstance(count, int) and count < 1):
             last = opaque(b, self.last) if isinstance(self.last, int) else self.last
             with b.loop(last - self.first, start=self.first, name="kw") as kw:
                 step(kw, self._all, frozenset())
-        for condition, tap, pixels in self.partial:
-            body = partial(step, opaque(b, tap), pixels, frozenset())
-            first_of(b, [(condition, body)])
+        self._some([p for p in self.partial if p[1] >= middle], step)
+
+    def _some(self, taps: Sequence[_Partial], step: Step) -> None:
+        for condition, tap, pixels in taps:
+            first_of(self.b, [(condition, partial(step, tap, pixels, frozenset()))])
 
     @property
     def _all(self) -> tuple[int, ...]:
@@ -214,7 +218,9 @@ def _partial_taps(
                 found.setdefault((tap, pixels), []).append(start)
     if len(found) > _MOST_PARTIAL:
         return None
-    return tuple((_one_of(at, some, len(some) == len(starts)), *key) for key, some in found.items())
+    return tuple(
+        (_one_of(at, some, len(some) == len(starts)), *key) for key, some in sorted(found.items())
+    )
 
 
 def _whole_taps(

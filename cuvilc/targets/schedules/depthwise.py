@@ -20,6 +20,8 @@ from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     anchor_of,
     argument_index,
+    named,
+    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize
 
@@ -83,11 +85,12 @@ class _Depthwise:
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
-                row, weights = b.let(rows.input_row(kh)), b.let(self._weights(kh, 0))
+                row = opaque(b, rows.input_row(kh))
+                weights = opaque(b, self._weights(kh, 0))
 
                 def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
-                    start = b.let(rows.input(row, ow, kw))
-                    place = b.let(weights + kw * BLOCK)
+                    start = named(b, rows.input(row, ow, kw), kw)
+                    place = named(b, weights + kw * BLOCK, kw)
                     checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
                     with b.loop(BLOCK, "vectorized") as lane:
                         weight = b.let(self._weight(place + lane))

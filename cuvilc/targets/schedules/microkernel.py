@@ -100,6 +100,11 @@ def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
     return b.let(tirx.call_extern("int64", "cuvil_opaque", _i64(value)))
 
 
+def named(b: KernelBuilder, value: Any, tap: Any) -> PrimExpr:
+    """The index, opaque where it belongs to one known tap, which must not share loads with others."""
+    return opaque(b, value) if isinstance(tap, int) else b.let(value)
+
+
 class RegisterTile:
     """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
 

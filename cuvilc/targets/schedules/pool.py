@@ -21,6 +21,8 @@ from cuvilc.targets.schedules.microkernel import (
     anchor_of,
     argument_index,
     lesser,
+    named,
+    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize, const
 
@@ -86,10 +88,10 @@ class _Pool:
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
-                row = b.let(rows.input_row(kh))
+                row = opaque(b, rows.input_row(kh))
 
                 def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
-                    start = b.let(rows.input(row, ow, kw))
+                    start = named(b, rows.input(row, ow, kw), kw)
                     checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
                     with b.loop(BLOCK, "vectorized") as lane:
                         for p in pixels:
