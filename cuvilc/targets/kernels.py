@@ -151,6 +151,7 @@ def schedule_kernel(
     program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
 ) -> tuple[Facts, Any]:
     """The first schedule that takes the region. `scalars`: another level's, kept in front."""
+    from cuvilc.targets import _tvm  # noqa: F401, PLC0415  (first: TVM without torch)
     from cuvilc.targets.region import Miss, Region  # noqa: PLC0415  (a cache hit does not load TVM)
     from cuvilc.targets.schedules import SCHEDULES  # noqa: PLC0415
 
