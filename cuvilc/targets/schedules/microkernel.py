@@ -101,7 +101,7 @@ def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
 
 
 def named(b: KernelBuilder, value: Any, tap: Any) -> PrimExpr:
-    """The index, opaque where it belongs to one known tap, which must not share loads with others."""
+    """The index, opaque for one known tap, which must not share loads with others."""
     return opaque(b, value) if isinstance(tap, int) else b.let(value)
 
 
