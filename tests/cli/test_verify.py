@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from cuvilc.package.vectors import Case, Vectors, write_vectors_file
 from cuvilc.verify import difference
 
-from .helpers import Cuvilc, dense, save
+from .helpers import Cuvilc, dense, model, save
 
 PACKAGES = ["net.cuvil", "null.cuvil"]
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-7}
@@ -42,6 +44,24 @@ def test_against_onnxruntime_at_several_sizes(cuvilc: Cuvilc, folder: Path, pack
     assert len(cases) == 4
     fixed = cuvilc.ok("verify", package, "--against", "net.onnx", "--dim", "batch=9", "--json")
     assert {c["case"] for c in fixed.data["checks"]} == {"vector 0", "batch=9"}
+
+
+def test_sizes_that_the_package_refuses_are_not_compared(cuvilc: Cuvilc, tmp_path: Path) -> None:
+    """y = x, but in the package with a window that adds 0, and does not fit h = 1."""
+    pytest.importorskip("onnxruntime")
+    sizes: dict[str, list[Any]] = {"x": [1, 1, "h"]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["windows"], name="/window"),
+        helper.make_node("ReduceSum", ["windows"], ["zero"]),
+        helper.make_node("Add", ["x", "zero"], ["y"]),
+    ]
+    ours = model(nodes, sizes, ["y"], {"w": np.zeros((1, 1, 3), np.float32)})
+    save(tmp_path, model([helper.make_node("Identity", ["x"], ["y"])], sizes, ["y"]), "theirs.onnx")
+    cuvilc.ok("build", save(tmp_path, ours), "--target", "null", "-o", "c.cuvil")
+    data = cuvilc.ok("verify", "c.cuvil", "--against", "theirs.onnx", "--json").data
+    assert "h=1: the package refuses these sizes: a window of 3" in " ".join(data["notes"])
+    assert "h=1" not in {c["case"] for c in data["checks"]}
+    assert len({c["case"] for c in data["checks"]}) >= 3
 
 
 def test_against_another_model(cuvilc: Cuvilc, folder: Path) -> None:

@@ -153,7 +153,8 @@ class Require:
         if interpreter.concrete(attrs["condition"]) == 0:
             sizes = ", ".join(f"{name} = {n}" for name, n in interpreter.sizes.items())
             layer = ir.source_name(operation)
-            raise SizeError(f"layer `{layer}`: {attrs['message']}, for {sizes}")
+            place = f"layer `{layer}`: " if layer else ""
+            raise SizeError(f"{place}{attrs['message']}, for {sizes}")
         return []
 
 
