@@ -29,6 +29,7 @@ from cuvilc.targets.schedules.microkernel import (
     argument_index,
     first_of,
     lesser,
+    named,
     opaque,
     split,
 )
@@ -130,12 +131,13 @@ class _Tile:
         sets = RegisterTile.sets_for(conv.chip, width, self.blocks * BLOCK) if width == 1 else 1
         sets = sets if plan.channels % sets == 0 else 1
         tile = RegisterTile(b, width, self.blocks * BLOCK, sets)
+        start = b.let(self.row + (ow * plan.width.stride - plan.width.pad) * conv.pixel)
 
         def nest(inner: Callable[[Step], None]) -> None:
             with b.loop(plan.channels // sets, name="c") as turn, self._tap_rows() as kh:
                 places = [
                     (
-                        opaque(b, self.row + self._channel(channel) + kh * self._down),
+                        opaque(b, start + self._channel(channel) + kh * self._down),
                         opaque(b, self._weights(channel, kh)),
                     )
                     for channel in (turn * sets + s for s in range(sets))
@@ -144,7 +146,7 @@ class _Tile:
                 def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
                     for s, (at, weights) in enumerate(places):
                         scalars = self._scalars(ow, kw, at, edge)
-                        place = opaque(b, weights + kw * PANEL)
+                        place = named(b, weights + kw * PANEL, kw)
                         row = [scalars(p) if p in pixels else None for p in range(width)]
                         tile.step(row, partial(self._weight_at, place), s)
 
@@ -154,19 +156,19 @@ class _Tile:
         tile.gather_sets()
         conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
 
-    def _scalars(self, ow: Any, kw: Any, row: Any, edge: frozenset[int]) -> Callable[[int], Any]:
-        """The input element at tap `kw` of a pixel of the tile, in the input row that begins at
-        `row`; 0 outside.
+    def _scalars(self, ow: Any, kw: Any, at: Any, edge: frozenset[int]) -> Callable[[int], Any]:
+        """The input element at tap `kw` of a pixel of the tile, whose first window begins at `at`;
+        0 outside.
         """
         conv, axis = self.conv, self.conv.plan.width
-        first = ow * axis.stride - axis.pad + kw * axis.dilation
-        start = opaque(conv.b, row + first * conv.pixel)
+        start = named(conv.b, at + kw * (axis.dilation * conv.pixel), kw)
 
         def scalar(p: int) -> Any:
             if p not in edge:
                 return conv.b.load(conv.x, start + p * (axis.stride * conv.pixel))
             near, inside = column(conv.emitter, axis, ow + p, kw)
-            x = conv.b.load(conv.x, row + near * conv.pixel)
+            away = near - (ow * axis.stride - axis.pad)
+            x = conv.b.load(conv.x, at + away * conv.pixel)
             return conv.b.let(conv.k.select(inside, x, conv.k.const(0, "float32")))
 
         return scalar

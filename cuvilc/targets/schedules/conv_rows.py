@@ -13,7 +13,7 @@ from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, Taps, column, dynamic_taps, over_row
-from cuvilc.targets.schedules.microkernel import lesser, split
+from cuvilc.targets.schedules.microkernel import lesser, opaque, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
 _TASK_VECTORS = 20_000
@@ -91,12 +91,17 @@ class WindowRows:
 
     def input_row(self, kh: Any) -> Any:
         """Offset of the input row at tap row kh; lane 0."""
-        return self._start + kh * (self.height.dilation * self.row)
+        return self.named(self._start + kh * (self.height.dilation * self.row))
 
-    def input(self, row: Any, ow: Any, kw: Any) -> Any:
-        """Offset of the element at tap kw of window `ow`, in the input row at `row`; lane 0."""
-        across = ow * self.width.stride - self.width.pad + kw * self.width.dilation
-        return row + across * BLOCK
+    def named(self, index: Any) -> Any:
+        """An index of a tap row. Of a row of unknown width it is opaque, or LLVM would be slow; else
+        LLVM's pointers that advance are some percent faster.
+        """
+        return self.b.let(index) if self.width.is_static else opaque(self.b, index)
+
+    def input(self, row: Any, ow: Any) -> Any:
+        """Offset of the element at tap 0 of window `ow`, in the input row at `row`; lane 0."""
+        return row + (ow * self.width.stride - self.width.pad) * BLOCK
 
     def checked(self, row: Any, ow: Any, kw: Any) -> tuple[Any, Any]:
         """The same for a window that may not have the tap: (offset of an element, whether)."""

@@ -21,7 +21,6 @@ from cuvilc.targets.schedules.microkernel import (
     anchor_of,
     argument_index,
     named,
-    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize
 
@@ -85,11 +84,12 @@ class _Depthwise:
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
-                row = opaque(b, rows.input_row(kh))
-                weights = opaque(b, self._weights(kh, 0))
+                row = rows.input_row(kh)
+                at = b.let(rows.input(row, ow))
+                weights = rows.named(self._weights(kh, 0))
 
                 def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
-                    start = named(b, rows.input(row, ow, kw), kw)
+                    start = named(b, at + kw * (rows.width.dilation * BLOCK), kw)
                     place = named(b, weights + kw * BLOCK, kw)
                     checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
                     with b.loop(BLOCK, "vectorized") as lane:

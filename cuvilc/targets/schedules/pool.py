@@ -22,7 +22,6 @@ from cuvilc.targets.schedules.microkernel import (
     argument_index,
     lesser,
     named,
-    opaque,
 )
 from cuvilc.targets.tir import CannotVectorize, const
 
@@ -88,10 +87,11 @@ class _Pool:
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
-                row = opaque(b, rows.input_row(kh))
+                row = rows.input_row(kh)
+                at = b.let(rows.input(row, ow))
 
                 def step(kw: Any, pixels: tuple[int, ...], edge: frozenset[int]) -> None:
-                    start = named(b, rows.input(row, ow, kw), kw)
+                    start = named(b, at + kw * (rows.width.dilation * BLOCK), kw)
                     checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
                     with b.loop(BLOCK, "vectorized") as lane:
                         for p in pixels:
