@@ -52,7 +52,9 @@ def verify(
     check_sizes(sizes, read_package(package).metadata["symbols"])  # type: ignore[arg-type]
     result = checks.verify_package(package)
     if against is not None:
-        result.checks += checks.verify_against(package, against, sizes).checks
+        compared = checks.verify_against(package, against, sizes)
+        result.checks += compared.checks
+        result.notes += compared.notes
     problem = checks.out_of_tolerance(result.checks, str(package))
     if not json:
         _show(package, result, out)

@@ -295,7 +295,9 @@ def attribute_fault(node: Any, opset: int, attributes: dict[str, Any]) -> str | 
 
     Importers may then rely on those that are required, and on the types.
     """
-    schema = _schema(normal_domain(node.domain), node.op_type, opset)
+    domain, newest = normal_domain(node.domain), defs.onnx_opset_version()
+    # Importers also take what is older than the operator.
+    schema = _schema(domain, node.op_type, opset) or _schema(domain, node.op_type, newest)
     if schema is None:
         return None
     for name, wanted in schema.attributes.items():
