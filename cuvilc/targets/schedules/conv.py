@@ -16,14 +16,8 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules import conv_pointwise
 from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import (
-    BLOCK,
-    Step,
-    Taps,
-    column,
-    dynamic_taps,
-    over_row,
-)
+from cuvilc.targets.schedules.conv_taps import Step, Taps, over_row
+from cuvilc.targets.schedules.conv_window import BLOCK, column, dynamic_taps
 from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     argument_index,

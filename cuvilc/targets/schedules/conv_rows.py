@@ -12,7 +12,8 @@ from typing import Any
 from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.conv_window import BLOCK, Axis, Taps, column, dynamic_taps, over_row
+from cuvilc.targets.schedules.conv_taps import Taps, over_row
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, column, dynamic_taps
 from cuvilc.targets.schedules.microkernel import lesser, opaque, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
@@ -60,7 +61,7 @@ class WindowRows:
         return ceildiv(self.blocks, self.block_count)
 
     def emit(self, tile: Callable[[Any, int, Taps], None]) -> None:
-        """`tile(first pixel, width, taps)` as in conv_window.over_row."""
+        """`tile(first pixel, width, taps)` as in conv_taps.over_row."""
         b, height = self.b, self.height
         plane = b.scalar(height.size) * self.row
         with b.tasks() as t:
@@ -94,8 +95,8 @@ class WindowRows:
         return self.named(self._start + kh * (self.height.dilation * self.row))
 
     def named(self, index: Any) -> Any:
-        """An index of a tap row. Of a row of unknown width it is opaque, or LLVM would be slow; else
-        LLVM's pointers that advance are some percent faster.
+        """An index of a tap row. Where the width is unknown it is opaque, or LLVM would be slow;
+        elsewhere LLVM's pointers that advance are some percent faster.
         """
         return self.b.let(index) if self.width.is_static else opaque(self.b, index)
 

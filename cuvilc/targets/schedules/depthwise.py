@@ -15,7 +15,8 @@ from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.conv_plan import check_types
 from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_window import BLOCK, Step, Taps, axes_of
+from cuvilc.targets.schedules.conv_taps import Step, Taps
+from cuvilc.targets.schedules.conv_window import BLOCK, axes_of
 from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     anchor_of,

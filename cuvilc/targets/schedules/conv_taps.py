@@ -1,0 +1,221 @@
+"""Tiles of pixels along a row of windows, and the taps that their pixels have.
+
+No input is padded: taps that fall outside are left out along H by loop bounds. Along W a tile has
+two loops over taps: one over those that all its pixels have, and one over the others, in which the
+pixels that may lie at an edge are checked. So one tile's code serves a whole row of any width.
+Where the others are known and few, each has code of its own instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, groupby
+from typing import Any
+
+from tvm import tirx
+
+from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.conv_window import Axis, dynamic_taps
+from cuvilc.targets.schedules.microkernel import (
+    balanced,
+    first_of,
+    greater,
+    lesser,
+    opaque,
+    select,
+)
+from cuvilc.targets.tir import KernelBuilder, const
+
+# A row too short for the widest tiles is cut into tiles of about this share of the widest.
+_NARROW_SHARE = 3
+# Tiles at least this share of the widest are preferred if all tiles of a row can then have one
+# width.
+_EVEN_SHARE = 0.7
+# More taps than this that only some pixels of a tile have are not unrolled but checked.
+_MOST_PARTIAL = 8
+_Partial = tuple[Any, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Which taps along W the pixels of a tile have.
+
+    All have those in [first, last). `partial` are others, where they are known: (condition, tap,
+    pixels that have it). Where not, they are [begin, first) and [last, end), and the pixels in
+    `edge` must be checked.
+    """
+
+    b: KernelBuilder
+    width: int
+    first: Any
+    last: Any
+    partial: tuple[_Partial, ...] = ()
+    begin: Any = 0
+    end: Any = 0
+    edge: frozenset[int] = frozenset()
+
+    def over(self, nest: Callable[[Callable[[Step], None]], None]) -> None:
+        """`nest(inner)` makes the loops around the taps along W and calls `inner(step)` in them."""
+        nest(self._known)
+        if not self.edge:
+            return
+        b = self.b
+        others = b.let((self.first - self.begin) + greater(self.end - self.last, 0))
+
+        def checked(step: Step) -> None:
+            with b.loop(others, name="kw") as i:
+                tap = self.begin + i
+                gap = self.last - self.first
+                step(b.let(tap + select(tap >= self.first, gap, 0)), self._all, self.edge)
+
+        with b.when(others > 0):
+            nest(checked)
+
+    def _known(self, step: Step) -> None:
+        """LLVM must not see that taps read the same input elements: it would keep them in registers
+        and spill sums. In order, for the prefetcher's sake.
+        """
+        b, count = self.b, self.last - self.first
+        middle = self.first if isinstance(self.first, int) else 0
+        self._some([p for p in self.partial if p[1] < middle], step)
+        if isinstance(count, int) and count == 1:
+            step(self.first, self._all, frozenset())
+        elif not (isinstance(count, int) and count < 1):
+            last = opaque(b, self.last) if isinstance(self.last, int) else self.last
+            with b.loop(last - self.first, start=self.first, name="kw") as kw:
+                step(kw, self._all, frozenset())
+        self._some([p for p in self.partial if p[1] >= middle], step)
+
+    def _some(self, taps: Sequence[_Partial], step: Step) -> None:
+        for condition, tap, pixels in taps:
+            first_of(self.b, [(condition, partial(step, tap, pixels, frozenset()))])
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(range(self.width))
+
+
+Step = Callable[[Any, tuple[int, ...], frozenset[int]], None]
+
+
+def taps_of(emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[int] = ()) -> Taps:
+    """Taps of the tile of `width` pixels at window `at`, which is one of `starts` if those are
+    known.
+    """
+    b = emitter.builder
+    if axis.all_inside or width == 1:
+        return Taps(b, width, *dynamic_taps(emitter, axis, at))
+    known = _partial_taps(axis, at, width, starts) if starts else None
+    if known is not None:
+        return Taps(b, width, *_whole_taps(b, axis, at, width, starts), known)
+    first, end = dynamic_taps(emitter, axis, at)
+    begin, last = dynamic_taps(emitter, axis, at + (width - 1))
+    last = b.let(greater(first, last))
+    left, right = -(-axis.pad // axis.stride), -(-axis.pad_end // axis.stride)
+    edge = frozenset(p for p in range(width) if p < left or p >= width - right)
+    return Taps(b, width, first, last, (), begin, end, edge)
+
+
+def _partial_taps(
+    axis: Axis, at: Any, width: int, starts: Sequence[int]
+) -> tuple[_Partial, ...] | None:
+    """The taps that only some pixels of tiles at `starts` have; None if they are too many."""
+    if not isinstance(axis.size, int):
+        return None
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    left, right = -(-axis.pad // axis.stride), starts[-1] + width - -(-axis.pad_end // axis.stride)
+    for start in starts:
+        if left <= start and start + width <= right:
+            continue
+        if axis.kernel > 4 * _MOST_PARTIAL:
+            return None
+        taps = [axis.taps(start + p) for p in range(width)]
+        for tap in range(axis.kernel):
+            pixels = tuple(p for p in range(width) if tap in taps[p])
+            if 0 < len(pixels) < width:
+                found.setdefault((tap, pixels), []).append(start)
+    if len(found) > _MOST_PARTIAL:
+        return None
+    return tuple(
+        (_one_of(at, some, len(some) == len(starts)), *key) for key, some in sorted(found.items())
+    )
+
+
+def _whole_taps(
+    b: KernelBuilder, axis: Axis, at: Any, width: int, starts: Sequence[int]
+) -> tuple[Any, Any]:
+    """[first, last) tap that all pixels of a tile have, which begins at one of `starts`."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for start in starts:
+        begin, end = axis.taps(start), axis.taps(start + width - 1)
+        low = begin[0] if begin else axis.kernel
+        found.setdefault((low, max(end[-1] + 1 if end else 0, low)), []).append(start)
+    (usual, _), *rest = sorted(found.items(), key=lambda item: -len(item[1]))
+    first, last = usual
+    for (low, high), some in rest:
+        here = _one_of(at, some, False)
+        first, last = select(here, low, first), select(here, high, last)
+    return b.let(first), b.let(last)
+
+
+def _one_of(at: Any, starts: list[int], always: bool) -> Any:
+    """The condition that `at` is among `starts`; None if it surely is."""
+    if isinstance(at, int):
+        return None
+    condition = tirx.EQ(at, const(starts[0]))
+    for start in starts[1:]:
+        condition = tirx.Or(condition, tirx.EQ(at, const(start)))
+    return condition
+
+
+def over_row(
+    emitter: Emitter, axis: Axis, most: int, tile: Callable[[Any, int, Taps], None],
+    alike: bool = False,
+) -> None:  # fmt: skip
+    """Emit `tile(first pixel, width, taps)` over a row; `alike`: make a tile's code again for every
+    set of taps, where they are known.
+    """
+    b, k = emitter.builder, emitter.k
+    if isinstance(axis.count, int):
+        for width, starts in _groups(axis, most, alike):
+            with b.loop(len(starts), name="w") as i:
+                at = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
+                tile(at, width, taps_of(emitter, axis, at, width, starts))
+        return
+    count = b.scalar(axis.count)
+
+    def tiles(width: int) -> Callable[[], None]:
+        def body() -> None:
+            with b.loop(b.let(k.floordiv(count + (width - 1), width)), name="w") as i:
+                # The last one is moved back to end with the row.
+                at = i if width == 1 else b.let(lesser(i * width, count - width))
+                tile(at, width, taps_of(emitter, axis, at, width))
+
+        return body
+
+    widths = sorted({most, -(-most // _NARROW_SHARE), 1}, reverse=True)
+    first_of(b, [(count >= w if w > 1 else None, tiles(w)) for w in widths])
+
+
+def tile_widths(count: int, most: int) -> list[int]:
+    """Equal widths if a good one divides the row: fewer variants of code."""
+    for width in range(most, int(_EVEN_SHARE * most), -1):
+        if count % width == 0:
+            return [width] * (count // width)
+    return balanced(count, most)
+
+
+def _groups(axis: Axis, most: int, alike: bool) -> list[tuple[int, list[int]]]:
+    """(width, first pixels) of tiles that share code."""
+    assert isinstance(axis.count, int)
+    widths = tile_widths(axis.count, most)
+    tiles = list(zip(accumulate(widths, initial=0), widths, strict=False))
+    alike = alike and isinstance(axis.size, int) and axis.kernel <= 2 * _MOST_PARTIAL
+
+    def kind(tile: tuple[int, int]) -> Any:
+        start, width = tile
+        return width, [axis.taps(start + p) for p in range(width)] if alike else ()
+
+    return [(width, [start for start, _ in same]) for (width, _), same in groupby(tiles, kind)]
