@@ -184,6 +184,16 @@ def walk(block: ir.Block) -> Iterator[Operation]:
                 yield from walk(inner)
 
 
+def blocks(block: ir.Block) -> list[ir.Block]:
+    """The block and every block nested in it."""
+    found = [block]
+    for o in operations(block):
+        for region in o.regions:
+            for inner in region.blocks:
+                found += blocks(inner)
+    return found
+
+
 def type_of(value: Value) -> TensorType:
     return declarations.current_types().from_mlir(value.type)
 

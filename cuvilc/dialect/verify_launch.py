@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Expr, evaluate, symbols
+from cuvilc.dialect.dims import Dim, evaluate, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 
 _SAMPLES = (1, 2, 7, 64)
@@ -22,10 +22,10 @@ class LaunchError(ValueError):
 
 @dataclass
 class _Held:
-    """Bytes [begin, end) of the arena from operation number `first` to `last`."""
+    """`size_bytes` of the arena from `offset` on, from operation number `first` to `last`."""
 
-    begin: int
-    end: int
+    offset: Dim
+    size_bytes: Dim
     first: int
     last: int
     name: str
@@ -40,11 +40,12 @@ def verify_launch(program: Program) -> None:
         for operation in order:
             if operation.name.endswith(".launch"):
                 _check_call(program, operation)
-        last = _last_uses(order)
+        held = list(_held(program, order))
+        shapes = {ir.type_of(r).shape for o in order for r in o.results}
         for sizes in _sizes(program, main):
-            if not _sensible(order, sizes):
+            # Windows need least lengths that no range states: a negative size is no sample.
+            if any(_number(d, sizes) < 0 for shape in shapes for d in shape):
                 continue
-            held = list(_held(program, order, last, sizes))
             arena = _number(ir.attrs(main)["arena_bytes"], sizes)
             _check_places(held, arena, sizes)
 
@@ -88,9 +89,8 @@ def _last_uses(order: list[Operation]) -> dict[Value, int]:
     return last
 
 
-def _held(
-    program: Program, order: list[Operation], last: dict[Value, int], sizes: dict[str, int]
-) -> Iterator[_Held]:
+def _held(program: Program, order: list[Operation]) -> Iterator[_Held]:
+    last = _last_uses(order)
     for number, operation in enumerate(order):
         attrs = ir.attrs(operation)
         places = attrs.get("places") or ((attrs["place"],) if "place" in attrs else ())
@@ -99,27 +99,30 @@ def _held(
             inside = operation.name == "ai.copy" and ir.users(value)[0].name == "ai.yield"
             if place[0] != "arena" or inside:
                 continue
-            begin = _number(place[1], sizes)
-            end = begin + _number(ir.type_of(value).size_bytes, sizes)
+            size = ir.type_of(value).size_bytes
             kernel = attrs.get("kernel", "")
             in_place = bool(kernel) and "in_place" in ir.attrs(program.function(kernel))
-            yield _Held(begin, end, number, last.get(value, number), operation.name, in_place)
+            end = last.get(value, number)
+            yield _Held(place[1], size, number, end, operation.name, in_place)
 
 
 def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:
-    for one in held:
-        if one.begin < 0 or one.end > arena:
+    begins = [_number(one.offset, sizes) for one in held]
+    ends = [x + _number(one.size_bytes, sizes) for x, one in zip(begins, held, strict=True)]
+    for one, begin, end in zip(held, begins, ends, strict=True):
+        if begin < 0 or end > arena:
             raise LaunchError(
-                f"{one.name}: bytes {one.begin}..{one.end} of an arena of {arena} for {sizes}"
+                f"{one.name}: bytes {begin}..{end} of an arena of {arena} for {sizes}"
             )
     for i, a in enumerate(held):
-        for b in held[i + 1 :]:
-            together = a.first <= b.last and b.first <= a.last
-            if b.in_place and a.last == b.first and (a.begin, a.end) == (b.begin, b.end):
+        for j, b in enumerate(held[i + 1 :], i + 1):
+            same = (begins[i], ends[i]) == (begins[j], ends[j])
+            if b.in_place and a.last == b.first and same:
                 continue
-            if together and a.begin < b.end and b.begin < a.end and a.begin != a.end != b.begin:
-                shared = f"{max(a.begin, b.begin)}..{min(a.end, b.end)}"
-                raise LaunchError(f"{a.name} and {b.name} share bytes {shared} for {sizes}")
+            together = a.first <= b.last and b.first <= a.last
+            begin, end = max(begins[i], begins[j]), min(ends[i], ends[j])
+            if together and begin < end:
+                raise LaunchError(f"{a.name} and {b.name} share bytes {begin}..{end} for {sizes}")
 
 
 def _sizes(program: Program, main: Operation) -> Iterator[dict[str, int]]:
@@ -139,11 +142,5 @@ def _sizes(program: Program, main: Operation) -> Iterator[dict[str, int]]:
         yield sizes
 
 
-def _sensible(order: list[Operation], sizes: dict[str, int]) -> bool:
-    """Whether no value has a negative size: windows need least lengths that no range states."""
-    shapes = {ir.type_of(r).shape for o in order for r in o.results}
-    return all(_number(d, sizes) >= 0 for shape in shapes for d in shape)
-
-
-def _number(d: Expr | int, sizes: dict[str, int]) -> int:
+def _number(d: Dim, sizes: dict[str, int]) -> int:
     return d if isinstance(d, int) else evaluate(d, sizes)

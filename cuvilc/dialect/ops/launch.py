@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op
+from cuvilc.dialect.op import OpDef, ShapeError, Tensor, Tensors, op
 
 
 def _interpret_launch(interpreter: Any, operation: Any, operands: Any) -> Any:
@@ -38,49 +38,28 @@ class Launch:
     interpret = _interpret_launch
 
 
-@op("ai.cpu.launch", results=-1, pure=False, traits=("free-types",))
-class CpuLaunch:
-    """Run `kernel` on the CPU; result i is written to places[i]."""
+def _placed(machine: str, where: str) -> OpDef:
+    """Declare `ai.{machine}.launch`."""
 
-    inputs: Tensors
-    kernel: str
-    symbols: tuple
-    places: tuple
+    class PlacedLaunch:
+        inputs: Tensors
+        kernel: str
+        symbols: tuple
+        places: tuple
 
-    def shape(inputs, *, kernel, symbols, places):
-        raise ShapeError("types of a launch come from its kernel")
+        def shape(inputs, *, kernel, symbols, places):
+            raise ShapeError("types of a launch come from its kernel")
 
-    interpret = _interpret_launch
+        interpret = _interpret_launch
 
-
-@op("ai.gpu.launch", results=-1, pure=False, traits=("free-types",))
-class GpuLaunch:
-    """Run `kernel` on a GPU; result i is written to places[i]."""
-
-    inputs: Tensors
-    kernel: str
-    symbols: tuple
-    places: tuple
-
-    def shape(inputs, *, kernel, symbols, places):
-        raise ShapeError("types of a launch come from its kernel")
-
-    interpret = _interpret_launch
+    PlacedLaunch.__doc__ = f"Run `kernel` on {where}; result i is written to places[i]."
+    declare = op(f"ai.{machine}.launch", results=-1, pure=False, traits=("free-types",))
+    return declare(PlacedLaunch)
 
 
-@op("ai.npu.launch", results=-1, pure=False, traits=("free-types",))
-class NpuLaunch:
-    """Run `kernel` on an NPU; result i is written to places[i]."""
-
-    inputs: Tensors
-    kernel: str
-    symbols: tuple
-    places: tuple
-
-    def shape(inputs, *, kernel, symbols, places):
-        raise ShapeError("types of a launch come from its kernel")
-
-    interpret = _interpret_launch
+CpuLaunch = _placed("cpu", "the CPU")
+GpuLaunch = _placed("gpu", "a GPU")
+NpuLaunch = _placed("npu", "an NPU")
 
 
 @op("ai.copy", pure=False)

@@ -156,8 +156,3 @@ class Require:
             place = f"layer `{layer}`: " if layer else ""
             raise SizeError(f"{place}{attrs['message']}, for {sizes}")
         return []
-
-
-def yield_(*values: Any) -> None:
-    """End the region at the current insertion point."""
-    ir.build("ai.yield", *values)

@@ -24,20 +24,11 @@ def run(program: Program, context: PassContext) -> None:
     """After it, convolutions that fit work on blocked channels and constant matrices are packed."""
     with program:
         for function in program.functions():
-            for block in _blocks(ir.body(function)):
+            for block in ir.blocks(ir.body(function)):
                 _Blocker(program, context, block).run()
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.matmul":
                     _pack_matrix(program, operation, context.panel)
-
-
-def _blocks(block: object) -> list[object]:
-    found = [block]
-    for operation in ir.operations(block):
-        for region in operation.regions:
-            for inner in region.blocks:
-                found += _blocks(inner)
-    return found
 
 
 class _Blocker:

@@ -61,10 +61,7 @@ def _outline(program: Program, fusion: Operation, known: dict[str, str]) -> None
             "ai.launch", *captured, kernel=name, symbols=tuple(symbol(n) for n in renaming.names),
             types=[ir.type_of(r) for r in fusion.results],
         )  # fmt: skip
-    results = results if isinstance(results, tuple) else (results,)
-    for old, new in zip(fusion.results, results, strict=True):
-        old.replace_all_uses_with(new)
-    ir.erase(fusion)
+    ir.replace(fusion, *(results if isinstance(results, tuple) else (results,)))
 
 
 class _Renaming:

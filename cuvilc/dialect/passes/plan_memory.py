@@ -232,10 +232,7 @@ def _place(
                 "ai.cpu.launch", *operation.operands, **ir.attrs(operation), places=places,
                 types=[ir.type_of(r) for r in operation.results],
             )  # fmt: skip
-        results = results if isinstance(results, tuple) else (results,)
-        for old, new in zip(operation.results, results, strict=True):
-            old.replace_all_uses_with(new)
-        ir.erase(operation)
+        ir.replace(operation, *(results if isinstance(results, tuple) else (results,)))
     elif operation.name == "ai.if":
         places = tuple(_place_of(r, lifetimes, outputs) for r in operation.results)
         operation.attributes["places"] = write_attr(places)

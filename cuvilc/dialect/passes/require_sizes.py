@@ -26,17 +26,8 @@ _MESSAGE_CHARACTERS = 200  # sizes of deep strided layers are spelled at any len
 def run(program: Program, context: PassContext) -> None:
     """After it sizes for which a shape rule does not hold are refused when the model runs."""
     with program:
-        for block in _blocks(ir.body(program.function("main"))):
+        for block in ir.blocks(ir.body(program.function("main"))):
             _require(program, block)
-
-
-def _blocks(block: Any) -> list[Any]:
-    found = [block]
-    for operation in ir.operations(block):
-        for region in operation.regions:
-            for inner in region.blocks:
-                found += _blocks(inner)
-    return found
 
 
 def _require(program: Program, block: Any) -> None:
