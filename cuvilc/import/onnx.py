@@ -51,7 +51,7 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
     program = session.run()
     program.source = {
         "format": "onnx",
-        "sha256": wire.sha256,
+        "sha256": wire.sha256.result(),
         "ir_version": int(model.ir_version),
         "opset": original_opset,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class WireModel:
 
     message: bytes
     buffer: Buffer
-    sha256: str
+    sha256: Future[str]  # of the file, computed on a thread while the message is imported
     blobs: dict[int, tuple[int, int]] = field(
         default_factory=dict
     )  # initialiser -> (offset, length)
@@ -110,7 +111,9 @@ def read(path: Path) -> WireModel:
             data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise fail(codes.UNREADABLE, f"cannot read the model: {error}", place=str(path)) from None
-    model = WireModel(b"", data, hashlib.sha256(data).hexdigest())
+    hasher = ThreadPoolExecutor(1, "sha256")
+    model = WireModel(b"", data, hasher.submit(lambda: hashlib.sha256(data).hexdigest()))
+    hasher.shutdown(wait=False)
     parts: list[bytes] = []
     try:
         for number, wire, start, content, end in fields(data, 0, len(data)):

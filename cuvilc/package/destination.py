@@ -9,7 +9,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -80,9 +80,9 @@ def sibling(destination: Path, role: str) -> Path:
     return destination.with_name(f".{destination.name[:100]}.{role}-{secrets.token_hex(6)}")
 
 
-def sync(directory: Path) -> None:
-    """The directory's files are on disk, so that a crash after the rename finds them whole."""
-    for path in [*sorted(directory.iterdir()), directory]:
+def sync(paths: Iterable[Path]) -> None:
+    """Files and directories are on disk, so that a crash after the rename finds them whole."""
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -14,12 +14,11 @@ from zlib import adler32
 from cuvilc.diagnostics import fail
 from cuvilc.dialect.dims import Dim
 from cuvilc.package import image_format as form
-from cuvilc.package.check import check_plan
 from cuvilc.package.codes import BAD_PLAN
 from cuvilc.package.exprs import ExprTable
 from cuvilc.package.image_format import Section
 from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step
-from cuvilc.package.weights import Weights, WeightsSummary, WeightsWriter
+from cuvilc.package.weights import WeightsAhead, WeightsSummary, WeightsWriter
 
 INT64_MAX = 2**63 - 1
 
@@ -33,7 +32,7 @@ class ImageSummary:
 def write_image(
     file: BinaryIO,
     plan: Plan,
-    weights: Weights,
+    weights: WeightsAhead,
     features: Mapping[str, int],
     metadata: Callable[[WeightsSummary], bytes],
 ) -> ImageSummary:
@@ -41,9 +40,9 @@ def write_image(
 
     `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits);
     `metadata` gives the JSON for the weights as they were stored. Afterwards the file ends with the
-    image. Raises CUV511 when the plan is inconsistent, OSError when the file cannot be written.
+    image. The plan must have passed check_plan; `weights` are ahead of its buffers (weight_order).
+    Raises CUV511 when a weight is not what the plan says, OSError when the file cannot be written.
     """
-    check_plan(plan, weights, features)
     base = file.tell()
     tables = _Tables(plan, features)
     offset = _align(form.HEADER.size + form.CHECKSUM.size, form.SECTION_ALIGN)
@@ -54,7 +53,7 @@ def write_image(
 
     offsets[Section.WEIGHTS] = _align(offset, form.SEGMENT_ALIGN)
     file.seek(base + offsets[Section.WEIGHTS])
-    stored, summary = _store_weights(file, plan.buffers, weights)
+    stored, summary = _store_weights(file, plan, weights)
 
     data = tables.encode(stored)
     data[Section.METADATA] = metadata(summary) + b"\0"
@@ -86,23 +85,25 @@ def _align(offset: int, to: int) -> int:
     return -(-offset // to) * to
 
 
+def weight_order(plan: Plan) -> list[str]:
+    """The keys of the weights in the order in which they are stored: that of their first use."""
+    used = (b.place for b in plan.buffers if b.kind == BufferKind.WEIGHT)
+    return list(dict.fromkeys(key for key in used if isinstance(key, str)))
+
+
 def _store_weights(
-    file: BinaryIO, buffers: list[Buffer], weights: Weights
+    file: BinaryIO, plan: Plan, weights: WeightsAhead
 ) -> tuple[dict[str, int], WeightsSummary]:
-    """Write the weights that `buffers` use, in order of first use; their offsets by key."""
-    writer = WeightsWriter(file)
-    stored: dict[str, int] = {}
-    for buffer in buffers:
+    """Write the weights that the plan uses; their offsets by key."""
+    for buffer in plan.buffers:
         key = buffer.place
         if buffer.kind != BufferKind.WEIGHT or not isinstance(key, str):
             continue
-        if key not in stored:
-            stored[key] = writer.add(key, weights[key])
-        if buffer.bytes != weights[key].nbytes:
-            raise fail(
-                BAD_PLAN,
-                f"weight `{key}`: {weights[key].nbytes} bytes, the plan says {buffer.bytes}",
-            )
+        if buffer.bytes != (size_bytes := weights.weights[key].nbytes):
+            message = f"weight `{key}`: {size_bytes} bytes, the plan says {buffer.bytes}"
+            raise fail(BAD_PLAN, message)
+    writer = WeightsWriter(file)
+    stored = {key: writer.add(weights.take(key)) for key in weight_order(plan)}
     return stored, writer.finish()
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -16,6 +19,7 @@ from cuvilc.package.codes import BAD_PLAN
 WEIGHT_ALIGN = 64
 _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 64
+AHEAD_BYTES = 32 << 20  # made, or written and not yet hashed, at any moment
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,69 @@ class WeightsSummary:
     count: int
 
 
+class WeightsAhead:
+    """Makes weights on a thread, in the order in which they will be asked for, a little ahead.
+
+    A weight is packed while the library is linked and the one before it is written. Use as a
+    context; an error of a weight is raised by `take`.
+    """
+
+    def __init__(self, weights: Weights, order: Iterable[str]) -> None:
+        self.weights = weights
+        self._order = iter(order)
+        self._made: deque[tuple[str, Future[NDArray[np.uint8]]]] = deque()
+        self._ahead_bytes = 0
+        self._thread = ThreadPoolExecutor(1, "weights")
+        self._fill()
+
+    def __enter__(self) -> WeightsAhead:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def take(self, key: str) -> NDArray[np.uint8]:
+        """The bytes of the next weight, which is `key`."""
+        expected, future = self._made.popleft()
+        assert key == expected, f"weights are taken in order: {expected}, not {key}"
+        self._ahead_bytes -= self.weights[key].nbytes
+        self._fill()
+        return future.result()
+
+    def _fill(self) -> None:
+        while self._ahead_bytes < AHEAD_BYTES and (key := next(self._order, None)) is not None:
+            self._ahead_bytes += self.weights[key].nbytes
+            self._made.append((key, self._thread.submit(_as_bytes, key, self.weights[key])))
+
+
+class _Hasher:
+    """SHA-256 on a thread of its own, over what is handed to it, in order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1, "sha256")
+        self._pending: deque[tuple[int, Future[None]]] = deque()
+        self._pending_bytes = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Waits when too much is pending, since what is pending stays in memory."""
+        self._pending.append((len(data), self._thread.submit(self._hash.update, data)))
+        self._pending_bytes += len(data)
+        while self._pending_bytes > AHEAD_BYTES:
+            size_bytes, future = self._pending.popleft()
+            future.result()
+            self._pending_bytes -= size_bytes
+
+    def finish(self) -> str:
+        self._thread.shutdown()
+        return self._hash.hexdigest()
+
+
 class WeightsWriter:
     """Appends weights to `file`, open for reading and writing, from the section's start on."""
 
@@ -46,13 +113,12 @@ class WeightsWriter:
         self._file = file
         self._start = file.tell()
         self._size_bytes = 0
-        self._hash = hashlib.sha256()
+        self._hasher = _Hasher()
         self._stored: dict[bytes, list[int]] = {}
         self._count = 0
 
-    def add(self, key: str, weight: Weight) -> int:
-        """Store `weight` unless equal bytes are stored already; their offset in the section."""
-        data = _as_bytes(key, weight)
+    def add(self, data: NDArray[np.uint8]) -> int:
+        """Store a weight unless equal bytes are stored already; their offset in the section."""
         candidates = self._stored.setdefault(_fingerprint(data), [])
         for offset in candidates:
             if self._equals(offset, data):
@@ -66,11 +132,11 @@ class WeightsWriter:
         return offset
 
     def finish(self) -> WeightsSummary:
-        return WeightsSummary(self._hash.hexdigest(), self._size_bytes, self._count)
+        return WeightsSummary(self._hasher.finish(), self._size_bytes, self._count)
 
     def _put(self, data: bytes | memoryview) -> None:
         self._file.write(data)
-        self._hash.update(data)
+        self._hasher.update(data)
         self._size_bytes += len(data)
 
     def _equals(self, offset: int, data: NDArray[np.uint8]) -> bool:

@@ -6,7 +6,8 @@ Same inputs, same bytes: no time, path, host or user enters any file.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -14,16 +15,17 @@ from cuvilc import artifact
 from cuvilc.artifact import FileInfo, Metadata
 from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache
+from cuvilc.package.check import check_plan
 from cuvilc.package.codes import BAD_LIBRARY
 from cuvilc.package.destination import check_destination, os_errors, replace, sibling, sync
 from cuvilc.package.elf import ElfError, begin_segment, dependencies, end_segment, function_sizes
-from cuvilc.package.image import write_image
+from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.link import Object, link_library, runtime_objects
 from cuvilc.package.plan import Plan, kernel_symbol
 from cuvilc.package.runtime_source import RuntimeSource, feature_bits, find_runtime
 from cuvilc.package.toolchain import Toolchain, find_toolchain
 from cuvilc.package.vectors import Vectors, write_vectors_file
-from cuvilc.package.weights import Weights, WeightsSummary
+from cuvilc.package.weights import Weights, WeightsAhead, WeightsSummary
 
 
 def write_package(
@@ -48,23 +50,24 @@ def write_package(
     with os_errors(destination):
         toolchain = toolchain or find_toolchain()
         runtime = runtime or find_runtime()
+        features = feature_bits(runtime)
+        check_plan(plan, weights, features)
         runtime_code = runtime_objects(toolchain, runtime, cache or Cache(enabled=False))
         staging = sibling(destination, "new")
         staging.mkdir()
         try:
             library = staging / artifact.LIBRARY_FILE
-            link_library(plan, objects, runtime_code, library, toolchain)
-            complete = _measured(metadata, plan, objects, library)
-            if vectors is not None:
-                write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
-                complete["vectors"] = {
-                    "cases": len(vectors.cases),
-                    "tolerance": vectors.tolerance,
-                }
-            _append_image(library, plan, weights, runtime, complete)
-            complete["files"] = {p.name: _file_info(p) for p in sorted(staging.iterdir())}
-            (staging / artifact.METADATA_FILE).write_bytes(artifact.canonical(complete))
-            sync(staging)
+            with WeightsAhead(weights, weight_order(plan)) as ahead:
+                link_library(plan, objects, runtime_code, library, toolchain)
+                complete = _measured(metadata, plan, objects, library)
+                if vectors is not None:
+                    write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
+                    complete["vectors"] = {
+                        "cases": len(vectors.cases),
+                        "tolerance": vectors.tolerance,
+                    }
+                _append_image(library, plan, ahead, features, complete)
+            _finish(staging, complete)
             replace(staging, destination)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -100,7 +103,11 @@ def _measured(metadata: Metadata, plan: Plan, objects: Sequence[Object], library
 
 
 def _append_image(
-    library: Path, plan: Plan, weights: Weights, runtime: RuntimeSource, metadata: Metadata
+    library: Path,
+    plan: Plan,
+    weights: WeightsAhead,
+    features: Mapping[str, int],
+    metadata: Metadata,
 ) -> None:
     """Append plan, weights and metadata to the library and map them; completes `metadata`."""
 
@@ -116,10 +123,22 @@ def _append_image(
     try:
         with library.open("r+b") as file:
             offset = begin_segment(file)
-            write_image(file, plan, weights, feature_bits(runtime), text)
+            write_image(file, plan, weights, features, text)
             end_segment(file, offset)
     except ElfError as error:
         raise fail(BAD_LIBRARY, f"the linked library cannot carry the image: {error}") from error
+
+
+def _finish(staging: Path, metadata: Metadata) -> None:
+    """Write the metadata file, with the hash of every other; all of them are on disk afterwards."""
+    files = sorted(staging.iterdir())
+    with ThreadPoolExecutor(1, "sync") as pool:  # the disk is busy while the hashes are computed
+        synced = pool.submit(sync, files)
+        metadata["files"] = {p.name: _file_info(p) for p in files}
+        synced.result()
+    description = staging / artifact.METADATA_FILE
+    description.write_bytes(artifact.canonical(metadata))
+    sync([description, staging])
 
 
 def _file_info(path: Path) -> FileInfo:

@@ -93,7 +93,7 @@ class Null:
             staging.mkdir()
             try:
                 _write_files(staging, compiled, complete, options)
-                sync(staging)
+                sync([*staging.iterdir(), staging])
                 replace(staging, destination)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)

@@ -21,10 +21,11 @@ import pytest
 from cuvilc.diagnostics import CuvilError
 from cuvilc.dialect.dims import symbol
 from cuvilc.package import image_format as form
+from cuvilc.package.check import check_plan
 from cuvilc.package.exprs import Op
-from cuvilc.package.image import write_image
+from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
-from cuvilc.package.weights import LazyWeight, Weights
+from cuvilc.package.weights import AHEAD_BYTES, LazyWeight, Weights, WeightsAhead
 
 from .helpers import scale_plan, scale_weights
 
@@ -35,7 +36,9 @@ FEATURES = {"sse3": 0, "avx2": 5}
 def write(plan: Plan, weights: Weights, prefix: bytes = b"") -> bytes:
     file = BytesIO(prefix)
     file.seek(len(prefix))
-    summary = write_image(file, plan, weights, FEATURES, lambda w: w.sha256.encode())
+    check_plan(plan, weights, FEATURES)
+    with WeightsAhead(weights, weight_order(plan)) as ahead:
+        summary = write_image(file, plan, ahead, FEATURES, lambda w: w.sha256.encode())
     assert file.tell() == len(file.getvalue()) == len(prefix) + summary.size_bytes
     return file.getvalue()[len(prefix) :]
 
@@ -164,20 +167,28 @@ def test_a_lazy_weight_is_made_once() -> None:
     assert made == [1]
 
 
-def test_no_more_than_one_weight_is_held_at_a_time(tmp_path: Path) -> None:
+def test_what_is_made_ahead_is_bounded(tmp_path: Path) -> None:
     size_bytes = 8 << 20
 
     def weight(i: int) -> LazyWeight:
         return LazyWeight(size_bytes, lambda: np.full(size_bytes, i, np.uint8))
 
-    weights = {f"w{i}": weight(i) for i in range(6)}
+    weights = {f"w{i}": weight(i) for i in range(30)}
     plan = weights_plan(dict.fromkeys(weights, size_bytes))
     tracemalloc.start()
-    with (tmp_path / "image").open("w+b") as file:
-        write_image(file, plan, weights, FEATURES, lambda _: b"")
+    with (tmp_path / "image").open("w+b") as file, WeightsAhead(weights, list(weights)) as ahead:
+        write_image(file, plan, ahead, FEATURES, lambda _: b"")
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak_bytes < 1.6 * size_bytes
+    assert peak_bytes < 2 * AHEAD_BYTES + 4 * size_bytes
+
+
+def test_a_weight_that_cannot_be_made_is_an_error_of_writing() -> None:
+    def fails() -> np.ndarray[Any, Any]:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        write(weights_plan({"w": 16}), {"w": LazyWeight(16, fails)})
 
 
 BAD_PLANS: list[tuple[str, dict[str, Any]]] = [
