@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "targets")]
-
-from kernel_harness import CHIPS, Kernel, Launch, program_of, random_feeds
+if __name__ == "__main__":
+    sys.path[:1] = [str(ROOT), str(ROOT / "runtime")]
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import evaluate
@@ -28,6 +27,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.schedules import conv as conv_schedule
 from cuvilc.targets.schedules import depthwise as depthwise_schedule
 from cuvilc.targets.schedules import gemm, pool
+from tests.targets.kernel_harness import CHIPS, Kernel, Launch, program_of, random_feeds
 
 _PEAK = r"""
 #include <immintrin.h>

@@ -8,9 +8,8 @@ import numpy as np
 RELATIVE: dict[str, float | None] = {
     "float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2,
 }  # fmt: skip
-QUANTISED_STEPS = (
-    1  # an 8-bit result may fall on the neighbouring step where a value lies between two
-)
+# An 8-bit result may fall on the neighbouring step where a value lies between two.
+QUANTISED_STEPS = 1
 
 
 def mismatch(

@@ -9,39 +9,44 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import parse
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import attention
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V4, Kernel, check, program_of, random_feeds
-from tests.targets.test_elementwise import _t, compare
+from tests.targets.kernel_harness import (
+    CHIPS,
+    V4,
+    Kernel,
+    check,
+    compare,
+    program_of,
+    random_feeds,
+    tensor,
+)
+from tests.targets.samples import check_sample, on_chips, on_samples
 
-CASES = [s for s in all_samples() if s[0] == "ai.attention"]
 SIZES = [
     {"b": b, "s": s, "t": t}
     for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33))
 ]
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, attention.schedule)
+@on_chips
+@on_samples(lambda o: o.name == "ai.attention")
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, attention.schedule)
 
 
 @pytest.mark.parametrize("mask", [None, "b,1,1,t", "1,4,s,t", "s,1", "b,1,s,t"])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_symbolic(mask, causal, chip):
-    types = [_t("b,4,s,24"), _t("b,2,t,24"), _t("b,2,t,40")] + ([_t(mask)] if mask else [])
+    types = [tensor("b,4,s,24"), tensor("b,2,t,24"), tensor("b,2,t,40")] + (
+        [tensor(mask)] if mask else []
+    )
     program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.3, causal=causal))
     check(program, chip, attention.schedule, SIZES)
 
 
 @pytest.mark.parametrize(("s", "t", "d"), [(1, 200, 64), (128, 128, 64), (5, 0, 4), (3, 17, 80)])
 def test_static(s, t, d):
-    types = [_t(f"1,2,{s},{d}"), _t(f"1,2,{t},{d}"), _t(f"1,2,{t},{d}")]
+    types = [tensor(f"1,2,{s},{d}"), tensor(f"1,2,{t},{d}"), tensor(f"1,2,{t},{d}")]
     program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.125))
     if t:
         check(program, V4, attention.schedule)
@@ -52,7 +57,7 @@ def test_static(s, t, d):
         assert np.isnan(Kernel(program, V4, attention.schedule).run(feeds)[0]).all()
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_hidden_keys(chip):
     """Whole blocks of keys hidden, and a row with everything hidden."""
     rng = np.random.default_rng(0)
@@ -61,13 +66,14 @@ def test_hidden_keys(chip):
     visible = rng.random((1, 1, 5, 150)) < 0.5
     visible[..., :70] = False
     visible[0, 0, 3] = False
-    types = [_t("1,2,5,16"), _t("1,2,150,16"), _t("1,2,150,16")]
+    types = [tensor("1,2,5,16"), tensor("1,2,150,16"), tensor("1,2,150,16")]
     for mask, dtype in (
         (visible, "bool"),
         (np.where(visible, 0, -np.inf).astype(np.float32), "float32"),
     ):
         program = program_of(
-            [*types, _t("1,1,5,150", dtype)], lambda *x: ir.build("ai.attention", *x, scale=0.25)
+            [*types, tensor("1,1,5,150", dtype)],
+            lambda *x: ir.build("ai.attention", *x, scale=0.25),
         )
         compare(program, {**feeds, "x3": mask}, chip, attention.schedule)
 
@@ -88,7 +94,7 @@ def test_projections_in_and_out():
             "ai.reshape", ir.build("ai.transpose", y, perm=(0, 2, 1, 3)), shape=(1, s, 128)
         )
 
-    check(program_of([_t("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
+    check(program_of([tensor("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
 
 
 def test_elementwise_operations_follow():
@@ -99,7 +105,7 @@ def test_elementwise_operations_follow():
         y = ir.build("ai.where", ir.build("ai.is_nan", y), ir.full(0.0), y)
         return ir.build("ai.transpose", y, perm=(0, 2, 1, 3))
 
-    program = program_of([_t("1,2,5,4")] * 3 + [_t("5,5")], body)
+    program = program_of([tensor("1,2,5,4")] * 3 + [tensor("5,5")], body)
     feeds = random_feeds(program)
     feeds["x3"] = np.where(np.arange(5)[:, None] == 2, -np.inf, 0).repeat(5, 1).astype(np.float32)
     for chip in CHIPS:
@@ -112,4 +118,4 @@ def test_a_result_of_another_shape_is_refused():
         return ir.build("ai.relu", ir.build("ai.reshape", y, shape=(8,)))
 
     with pytest.raises(Miss, match="transposes and reshapes"):
-        Kernel(program_of([_t("1,1,2,4")] * 3, body), V4, attention.schedule)
+        Kernel(program_of([tensor("1,1,2,4")] * 3, body), V4, attention.schedule)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kernel_harness import CHIPS, V2, V4, check, program_of
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.conv import schedule
+from tests.targets.kernel_harness import CHIPS, V2, V4, check, program_of
+from tests.targets.samples import on_chips
 
 H, W, N = symbol("h"), symbol("w"), symbol("n")
-EACH_CHIP = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 BLOCKED = "NCHW16c"
 
 
@@ -44,20 +44,20 @@ def conv(
     return program_of(types, body)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("outputs", [1, 16, 24, 30, 32, 48, 70])
 @pytest.mark.parametrize("inputs", [1, 3, 17, 32])
 def test_channels(inputs: int, outputs: int, chip: Any) -> None:
     check(conv((1, inputs, 5, 17), outputs, tail=["ai.relu"]), chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("size", [(1, 1), (3, 7), (7, 14), (2, 29), (5, 56), (9, 75)])
 def test_sizes(size: Any, chip: Any) -> None:
     check(conv((3, 17, *size), 40), chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize(
     "geometry",
     [
@@ -82,7 +82,7 @@ def test_geometries(size: Any, geometry: Any, chip: Any) -> None:
     check(conv((2, 20, *size), 36, **geometry), chip, schedule, sizes)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("length", [430, W], ids=["static", "symbolic"])
 def test_many_taps(length: Any, chip: Any) -> None:
     """Taps that not all pixels have are loops: the code does not grow with the kernel."""
@@ -92,7 +92,7 @@ def test_many_taps(length: Any, chip: Any) -> None:
     assert kernel.code_bytes < 8000
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("kernel", [3, 7])
 def test_plain_input(kernel: int, chip: Any) -> None:
     pad = kernel // 2
@@ -103,7 +103,7 @@ def test_plain_input(kernel: int, chip: Any) -> None:
         check(program, chip, schedule, [{"h": 20, "w": 32}, {"h": 11, "w": 5}])
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize(
     ("groups", "channels", "outputs"), [(2, 32, 32), (2, 32, 64), (3, 48, 144)]
 )
@@ -121,7 +121,7 @@ def test_pointwise(size: Any, outputs: int, chip: Any) -> None:
     check(program, chip, schedule, sizes)
 
 
-@EACH_CHIP
+@on_chips
 def test_one_dimension(chip: Any) -> None:
     for length in (50, W):
         program = conv(
@@ -131,7 +131,7 @@ def test_one_dimension(chip: Any) -> None:
     check(conv((2, 20, 50), 40, (1,), (1,), (0, 0), (1,), layout="NCW16c"), chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("size", [(9, 15), (H, W)], ids=["static", "symbolic"])
 def test_residual_and_several_results(size: Any, kernel: int, chip: Any) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kernel_harness import CHIPS, V4, check, program_of
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.depthwise import schedule
+from tests.targets.kernel_harness import V4, check, program_of
+from tests.targets.samples import on_chips
 
 H, W = symbol("h"), symbol("w")
-EACH_CHIP = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 
 
 def depthwise(
@@ -43,13 +43,13 @@ def depthwise(
     return program_of(types, body)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("channels", [2, 16, 17, 24, 30, 48])
 def test_channels(channels: int, chip: Any) -> None:
     check(depthwise((3, channels, 7, 19)), chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize(
     "geometry",
     [
@@ -69,13 +69,13 @@ def test_geometries(size: Any, geometry: Any, chip: Any) -> None:
     check(depthwise((2, 40, *size), **geometry), chip, schedule, sizes)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("size", [1, 7, 14, 28, 56])
 def test_sizes(size: int, chip: Any) -> None:
     check(depthwise((1, 16, size, size)), chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 def test_one_dimension(chip: Any) -> None:
     check(depthwise((2, 20, 50), (5,), (1,), (4, 0), (1,)), chip, schedule)
 

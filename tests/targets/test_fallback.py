@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cuvilc.dialect import ir
-from cuvilc.dialect.op import OPS
 from cuvilc.targets.schedules import fallback
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V4, check, program_of
-from tests.targets.test_elementwise import _t, compare
-
-CASES = [s for s in all_samples() if OPS[s[0]].facet("term")]
+from tests.targets.kernel_harness import V4, check, program_of, tensor
+from tests.targets.samples import check_sample, on_chips, on_samples
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, fallback.schedule)
+@on_chips
+@on_samples(lambda o: o.facet("term"))
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, fallback.schedule)
 
 
 def test_two_reductions_and_arithmetic():
@@ -30,7 +20,7 @@ def test_two_reductions_and_arithmetic():
         return ir.build("ai.tanh", total)
 
     check(
-        program_of([_t("2,n,7"), _t("2,7,5")], body),
+        program_of([tensor("2,n,7"), tensor("2,7,5")], body),
         V4,
         fallback.schedule,
         [{"n": n} for n in (0, 1, 20)],
@@ -38,7 +28,7 @@ def test_two_reductions_and_arithmetic():
 
 
 def test_results_in_two_layouts():
-    t = _t("1,16,3,5", layout="NCHW16c")
+    t = tensor("1,16,3,5", layout="NCHW16c")
     program = program_of(
         [t], lambda x: (ir.build("ai.relu", x), ir.build("ai.relayout", x, layout=""))
     )

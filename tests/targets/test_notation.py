@@ -13,7 +13,7 @@ import pytest
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets import llvm, tir
 from cuvilc.targets.notation import Notation
-from tests.targets.kernel_harness import V3, V4, _link
+from tests.targets.kernel_harness import V3, V4, link
 
 LANES = 16
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -75,7 +75,7 @@ def compile_function(folder: Path, chip: Any, arity: int, dtype: str, function: 
         at = t * LANES + lane
         k.store(out, at, function(k, *(x[at] for x in operands)), dtype)
     llvm.compile_object(b.finish(), llvm.llvm_target(chip.llvm), str(folder / "kernel.o"))
-    kernel = _link(folder)["kernel"]
+    kernel = link(folder)["kernel"]
     kernel.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
 
     def call(*arrays: np.ndarray) -> np.ndarray:

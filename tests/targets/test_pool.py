@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kernel_harness import CHIPS, V4, check, program_of
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.pool import schedule
+from tests.targets.kernel_harness import V4, check, program_of
+from tests.targets.samples import on_chips
 
 H, W = symbol("h"), symbol("w")
-EACH_CHIP = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 SIZES = [{"h": h, "w": w} for h, w in ((13, 31), (9, 10), (8, 60), (7, 7))]
 
 
@@ -46,14 +46,14 @@ GEOMETRY = pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 SIZE = pytest.mark.parametrize("size", [(13, 31), (H, W)], ids=["static", "symbolic"])
 
 
-@EACH_CHIP
+@on_chips
 @GEOMETRY
 @SIZE
 def test_max(size: Any, geometry: Any, chip: Any) -> None:
     check(pool("ai.max_pool", (2, 24, *size), **geometry), chip, schedule, SIZES)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("include", [False, True])
 @GEOMETRY
 @SIZE
@@ -62,13 +62,13 @@ def test_average(size: Any, geometry: Any, include: bool, chip: Any) -> None:
     check(program, chip, schedule, SIZES)
 
 
-@EACH_CHIP
+@on_chips
 def test_one_dimension(chip: Any) -> None:
     program = pool("ai.max_pool", (2, 20, 50), (3,), (2,), (1, 0), (1,), "NCW16c")
     check(program, chip, schedule)
 
 
-@EACH_CHIP
+@on_chips
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("channels", [1, 16, 30, 48])
 @SIZE

@@ -7,33 +7,27 @@ import pytest
 
 from cuvilc.dialect import ir
 from cuvilc.targets.schedules import reduction
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V3, V4, check, program_of
-from tests.targets.test_elementwise import _t, compare
+from tests.targets.kernel_harness import V3, V4, check, compare, program_of, tensor
+from tests.targets.samples import check_sample, on_chips, on_samples
 
-CASES = [s for s in all_samples() if s[0] in reduction.ANCHORS]
 FOLDS = ("ai.reduce_sum", "ai.reduce_max", "ai.reduce_mean", "ai.reduce_prod", "ai.reduce_min")
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, reduction.schedule)
+@on_chips
+@on_samples(lambda o: o.name in reduction.ANCHORS)
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, reduction.schedule)
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1), (0, 1, 2)])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_axes(axes, chip):
     for shape, sizes in (
         ("3,17,33", [{}]),
         ("3,n,m", [{"n": n, "m": m} for n, m in ((1, 1), (5, 64), (0, 3), (9, 129))]),
     ):
         program = program_of(
-            [_t(shape)], lambda x: ir.build("ai.reduce_sum", x, axes=axes, keepdims=False)
+            [tensor(shape)], lambda x: ir.build("ai.reduce_sum", x, axes=axes, keepdims=False)
         )
         check(program, chip, reduction.schedule, sizes)
 
@@ -46,14 +40,14 @@ def test_fused(name):
         total = ir.build(name, ir.build("ai.elemwise_mul", x, y), axes=(2, 3), keepdims=True)
         return ir.build("ai.tanh", ir.build("ai.reshape", total, shape=(2, 6)))
 
-    check(program_of([_t("2,6,5,7"), _t("6,1,1")], body), V4, reduction.schedule)
+    check(program_of([tensor("2,6,5,7"), tensor("6,1,1")], body), V4, reduction.schedule)
 
 
 @pytest.mark.parametrize("channels", [32, 19])
 @pytest.mark.parametrize("keepdims", [True, False])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_blocked_mean(channels, keepdims, chip):
-    t = _t(f"2,{channels},5,7", layout="NCHW16c")
+    t = tensor(f"2,{channels},5,7", layout="NCHW16c")
     program = program_of(
         [t], lambda x: ir.build("ai.reduce_mean", x, axes=(2, 3), keepdims=keepdims)
     )
@@ -62,7 +56,7 @@ def test_blocked_mean(channels, keepdims, chip):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("select_last", [False, True])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_arg(axis, select_last, chip):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 5, (37, 67)).astype(np.float32)
@@ -72,7 +66,7 @@ def test_arg(axis, select_last, chip):
         def body(v, name=name):
             return ir.build(name, v, axis=axis, keepdims=False, select_last=select_last)
 
-        compare(program_of([_t("n,m")], body), {"x0": x}, chip, reduction.schedule)
+        compare(program_of([tensor("n,m")], body), {"x0": x}, chip, reduction.schedule)
 
 
 def test_nan_wins():
@@ -81,4 +75,4 @@ def test_nan_wins():
     for axes in ((0,), (1,)):
         for name in ("ai.reduce_max", "ai.reduce_min"):
             body = lambda v, name=name: ir.build(name, v, axes=axes, keepdims=False)  # noqa: B023, E731
-            compare(program_of([_t("40,50")], body), {"x0": x}, V3, reduction.schedule)
+            compare(program_of([tensor("40,50")], body), {"x0": x}, V3, reduction.schedule)

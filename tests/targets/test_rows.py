@@ -10,54 +10,48 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import rows
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V3, V4, Kernel, check, program_of
-from tests.targets.test_elementwise import _t, compare
+from tests.targets.kernel_harness import V3, V4, Kernel, check, compare, program_of, tensor
+from tests.targets.samples import check_sample, on_chips, on_samples
 
-CASES = [s for s in all_samples() if s[0] in rows.ANCHORS]
 LENGTHS = (1, 15, 16, 17, 31, 33, 64, 127, 129, 200)
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, rows.schedule)
+@on_chips
+@on_samples(lambda o: o.name in rows.ANCHORS)
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, rows.schedule)
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 @pytest.mark.parametrize("name", ["ai.softmax", "ai.log_softmax"])
 def test_symbolic_rows(name, chip):
-    program = program_of([_t("n,m")], lambda x: ir.build(name, x, axis=1))
+    program = program_of([tensor("n,m")], lambda x: ir.build(name, x, axis=1))
     check(program, chip, rows.schedule, [{"n": 9, "m": m} for m in (0, *LENGTHS)])
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_static_rows(length):
-    program = program_of([_t(f"3,{length}")], lambda x: ir.build("ai.softmax", x, axis=1))
+    program = program_of([tensor(f"3,{length}")], lambda x: ir.build("ai.softmax", x, axis=1))
     check(program, V4, rows.schedule)
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_residual_is_also_a_result(chip):
     def body(x, y, scale, bias):
         total = ir.build("ai.elemwise_add", x, y)
         return ir.build("ai.layer_norm", total, scale, bias, axis=2), total
 
-    program = program_of([_t("b,s,100"), _t("b,s,100"), _t("100"), _t("100")], body)
+    program = program_of([tensor("b,s,100"), tensor("b,s,100"), tensor("100"), tensor("100")], body)
     check(program, chip, rows.schedule, [{"b": 1, "s": 1}, {"b": 2, "s": 19}])
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_scaled_masked_softmax(chip):
     def body(x, mask):
         scaled = ir.build("ai.elemwise_mul", x, ir.full(0.125))
         return ir.build("ai.softmax", ir.build("ai.elemwise_add", scaled, mask), axis=3)
 
-    program = program_of([_t("b,4,s,t"), _t("b,1,1,t")], body)
+    program = program_of([tensor("b,4,s,t"), tensor("b,1,1,t")], body)
     check(program, chip, rows.schedule, [{"b": 2, "s": 5, "t": t} for t in (1, 37, 128)])
 
 
@@ -67,14 +61,19 @@ def test_epilogue():
             "ai.elemwise_mul", ir.build("ai.silu", ir.build("ai.rms_norm", x, scale, axis=1)), y
         )
 
-    check(program_of([_t("n,77"), _t("77"), _t("n,77")], body), V3, rows.schedule, [{"n": 13}])
+    check(
+        program_of([tensor("n,77"), tensor("77"), tensor("n,77")], body),
+        V3,
+        rows.schedule,
+        [{"n": 13}],
+    )
 
 
 @pytest.mark.parametrize("shape", ["2,6,3,5", "1,4,37", "2,n,m", "1,6,17,33"])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_group_and_instance(shape, chip):
     channels = shape.split(",")[1]
-    types = [_t(shape), _t(channels), _t(channels)]
+    types = [tensor(shape), tensor(channels), tensor(channels)]
     sizes = [{"n": n, "m": 40} for n in (2, 6)] if "n" in shape else [{}]
     check(
         program_of(types, lambda *a: ir.build("ai.instance_norm", *a)), chip, rows.schedule, sizes
@@ -88,10 +87,10 @@ def test_group_and_instance(shape, chip):
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+@on_chips
 def test_softmax_across(axis, chip):
     program = program_of(
-        [_t("n,7,m")], lambda x: ir.build("ai.softmax", ir.build("ai.relu", x), axis=axis)
+        [tensor("n,7,m")], lambda x: ir.build("ai.softmax", ir.build("ai.relu", x), axis=axis)
     )
     check(program, chip, rows.schedule, [{"n": 3, "m": m} for m in (1, 16, 35)])
 
@@ -101,7 +100,7 @@ def test_special_values():
     x[0, 3], x[1, :], x[2, 5], x[3, 1:] = np.nan, -np.inf, np.inf, -np.inf
     x[4] = 1e30
     for name in ("ai.softmax", "ai.log_softmax"):
-        program = program_of([_t("6,40")], lambda x, name=name: ir.build(name, x, axis=1))
+        program = program_of([tensor("6,40")], lambda x, name=name: ir.build(name, x, axis=1))
         compare(program, {"x0": x}, V4, rows.schedule)
 
 
@@ -110,4 +109,4 @@ def test_epilogue_that_moves_elements_is_refused():
         return ir.build("ai.transpose", ir.build("ai.softmax", x, axis=1), perm=(1, 0))
 
     with pytest.raises(Miss, match="moves elements"):
-        Kernel(program_of([_t("4,4")], body), V4, rows.schedule)
+        Kernel(program_of([tensor("4,4")], body), V4, rows.schedule)

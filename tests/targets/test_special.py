@@ -10,9 +10,9 @@ from cuvilc.dialect.dims import parse
 from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import special_cumsum, special_scatter, special_top_k
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V3, V4, Kernel, check, program_of
-from tests.targets.test_elementwise import _t, compare
+from tests.dialect.ops.one_op import build
+from tests.targets.kernel_harness import V3, V4, Kernel, check, compare, program_of, tensor
+from tests.targets.samples import check_sample, on_chips, on_samples
 
 SCHEDULES = {
     "ai.scatter_elements": special_scatter.schedule,
@@ -20,19 +20,13 @@ SCHEDULES = {
     "ai.cumsum": special_cumsum.schedule,
     "ai.top_k": special_top_k.schedule,
 }
-CASES = [s for s in all_samples() if s[0] in SCHEDULES]
 FOLDS = ("none", "add", "mul", "max", "min")
-on_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 
 
 @on_chips
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, SCHEDULES[name])
+@on_samples(lambda o: o.name in SCHEDULES)
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, SCHEDULES[name])
 
 
 def _integers(rng, low, high, shape, dtype="int64"):
@@ -46,7 +40,7 @@ def _integers(rng, low, high, shape, dtype="int64"):
 @pytest.mark.parametrize("reduction", FOLDS)
 def test_scatter_elements(axis, reduction):
     rng = np.random.default_rng(axis)
-    types = [_t("a,b,37"), _t("c,d,9", "int64"), _t("c,d,9")]
+    types = [tensor("a,b,37"), tensor("c,d,9", "int64"), tensor("c,d,9")]
     program = build("ai.scatter_elements", types, {"axis": axis, "reduction": reduction})
     for x, y in (((5, 6), (4, 3)), ((1, 2), (1, 1)), ((3, 3), (0, 2)), ((0, 0), (0, 0))):
         extent = (*x, 37)[axis]
@@ -59,7 +53,7 @@ def test_scatter_elements(axis, reduction):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "float64"])
 @on_chips
 def test_scatter_nd(dtype, chip):
-    types = [_t("n,4,m", dtype), _t("r,2", "int32"), _t("r,m", dtype)]
+    types = [tensor("n,4,m", dtype), tensor("r,2", "int32"), tensor("r,m", dtype)]
     program = build("ai.scatter_nd", types, {})
     kernel = Kernel(program, chip, special_scatter.schedule)
     rng = np.random.default_rng(0)
@@ -77,7 +71,7 @@ def test_scatter_nd(dtype, chip):
 @on_chips
 def test_scatter_nd_folds(reduction, chip):
     rng = np.random.default_rng(0)
-    types = [_t("5,n"), _t("r,1", "int64"), _t("r,n")]
+    types = [tensor("5,n"), tensor("r,1", "int64"), tensor("r,n")]
     program = build("ai.scatter_nd", types, {"reduction": reduction})
     feeds = {
         "x0": rng.normal(size=(5, 19)).astype(np.float32),
@@ -90,8 +84,10 @@ def test_scatter_nd_folds(reduction, chip):
 
 @pytest.mark.parametrize("index", [3, -4])
 def test_scatter_out_of_range_is_a_fault(index):
-    nd = build("ai.scatter_nd", [_t("3,4"), _t("1,1", "int64"), _t("1,4")], {})
-    elements = build("ai.scatter_elements", [_t("3,4"), _t("1,4", "int64"), _t("1,4")], {"axis": 0})
+    nd = build("ai.scatter_nd", [tensor("3,4"), tensor("1,1", "int64"), tensor("1,4")], {})
+    elements = build(
+        "ai.scatter_elements", [tensor("3,4"), tensor("1,4", "int64"), tensor("1,4")], {"axis": 0}
+    )
     for program, shape in ((nd, (1, 1)), (elements, (1, 4))):
         kernel = Kernel(program, V4, special_scatter.schedule)
         feeds = {"x0": np.zeros((3, 4)), "x1": np.full(shape, index), "x2": np.ones((1, 4))}
@@ -107,7 +103,7 @@ def test_scatter_out_of_range_is_a_fault(index):
 @on_chips
 def test_cumsum(axis, exclusive, reverse, chip):
     attrs = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
-    program = program_of([_t("3,n,m")], lambda x: ir.build("ai.cumsum", x, **attrs))
+    program = program_of([tensor("3,n,m")], lambda x: ir.build("ai.cumsum", x, **attrs))
     sizes = [{"n": n, "m": m} for n, m in ((1, 1), (5, 37), (9, 16), (0, 3), (3, 0), (2, 1100))]
     check(program, chip, special_cumsum.schedule, sizes)
 
@@ -116,7 +112,7 @@ def test_cumsum(axis, exclusive, reverse, chip):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_cumsum_dtypes(dtype, axis):
     rng = np.random.default_rng(0)
-    program = program_of([_t("23,700", dtype)], lambda x: ir.build("ai.cumsum", x, axis=axis))
+    program = program_of([tensor("23,700", dtype)], lambda x: ir.build("ai.cumsum", x, axis=axis))
     x = rng.integers(-3, 4, (23, 700)).astype(numpy_dtype(dtype))
     compare(program, {"x0": x}, V3, special_cumsum.schedule)
 
@@ -131,7 +127,7 @@ def test_top_k(axis, largest, chip):
     rng = np.random.default_rng(0)
     for k in (1, 2, 7, 20):
         attrs = {"k": k, "axis": axis, "largest": largest}
-        program = build("ai.top_k", [_t("n,m")], attrs)
+        program = build("ai.top_k", [tensor("n,m")], attrs)
         shape = (53, 3) if axis == 0 else (3, 53)
         x = rng.integers(-9, 9, shape).astype(np.float32)
         x[0, 0], x[-1, -1], x[1, 1], x[1, 0], x[0, 2] = np.nan, np.nan, -0.0, np.inf, -np.inf
@@ -142,13 +138,15 @@ def test_top_k(axis, largest, chip):
 def test_whole_lines_sorted(dtype):
     rng = np.random.default_rng(0)
     for largest in (True, False):
-        program = build("ai.top_k", [_t("4,67", dtype)], {"k": 67, "axis": 1, "largest": largest})
+        program = build(
+            "ai.top_k", [tensor("4,67", dtype)], {"k": 67, "axis": 1, "largest": largest}
+        )
         x = rng.integers(0, 50, (4, 67)).astype(numpy_dtype(dtype))
         compare(program, {"x0": x}, V3, special_top_k.schedule)
 
 
 def test_symbolic_k():
-    program = build("ai.top_k", [_t("2,n")], {"k": parse("n // 2"), "axis": 1})
+    program = build("ai.top_k", [tensor("2,n")], {"k": parse("n // 2"), "axis": 1})
     check(program, V4, special_top_k.schedule, [{"n": n} for n in (1, 2, 3, 50)])
 
 
@@ -157,4 +155,4 @@ def test_other_regions_are_refused():
         return ir.build("ai.relu", ir.build("ai.cumsum", x, axis=0))
 
     with pytest.raises(Miss, match="alone"):
-        Kernel(program_of([_t("4")], body), V4, special_cumsum.schedule)
+        Kernel(program_of([tensor("4")], body), V4, special_cumsum.schedule)

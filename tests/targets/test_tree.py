@@ -9,22 +9,15 @@ import pytest
 
 from cuvilc.dialect.types import TensorType, numpy_dtype
 from cuvilc.targets.schedules import tree
-from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V3, V4
-from tests.targets.test_elementwise import _t, compare
-
-CASES = [s for s in all_samples() if s[0] == "ai.tree_ensemble"]
-on_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+from tests.dialect.ops.one_op import build
+from tests.targets.kernel_harness import V3, V4, compare, tensor
+from tests.targets.samples import check_sample, on_chips, on_samples
 
 
 @on_chips
-@pytest.mark.parametrize(
-    ("name", "number", "case"), CASES, ids=lambda v: v if isinstance(v, (str, int)) else ""
-)
-def test_samples(name, number, case, chip):
-    program = build(name, operand_types(case), case.attrs)
-    feeds = {f"x{n}": a for n, a in enumerate(operand_arrays(name, case))}
-    compare(program, feeds, chip, tree.schedule)
+@on_samples(lambda o: o.name == "ai.tree_ensemble")
+def test_samples(name, case, chip):
+    check_sample(name, case, chip, tree.schedule)
 
 
 def forest(trees: int, depth: int, features: int, targets: int, seed: int = 0) -> dict[str, Any]:
@@ -63,7 +56,7 @@ def forest(trees: int, depth: int, features: int, targets: int, seed: int = 0) -
 def ensemble(operands: dict[str, np.ndarray], aggregate: str, dtype: str = "float32") -> Any:
     """The program of [n, f] rows, and its operands after x."""
     arrays = list(operands.values())
-    types = [_t("n,f", dtype)]
+    types = [tensor("n,f", dtype)]
     for a in arrays:
         name = dtype if a.dtype == np.float32 else a.dtype.name
         types.append(TensorType(a.shape, name))
