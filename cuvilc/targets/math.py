@@ -105,7 +105,9 @@ class Math:
         return p * _power(half) * _power(n - half)
 
     def exp_below(self, x: Any) -> Any:
-        """eˣ for x ≤ 0 in float32, results under 2⁻¹²⁶ become 0: all that softmax needs."""
+        """eˣ for x ≤ 0; float32 results under 2⁻¹²⁶ become 0: all that softmax needs."""
+        if _dtype(x) == "float64":
+            return tirx.exp(x)
         x = self.let(self._clamp(x, -88.0, None))
         # 127 more in the magic number, so that a shift alone makes the power of two
         magic = _f(_MAGIC + 127)

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from cuvilc.dialect.types import TensorType, channel_block, pack_parts
 from cuvilc.targets.math import Math
-from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 
 WIDE = {"float16": "float32", "bfloat16": "float32"}
 FAULTS = {"index": 1, "divide": 2}
@@ -54,11 +53,11 @@ class Accessor:
                 mine[axis] = 0
             elif (
                 not isinstance(d, int)
-                and not _is_zero(mine[axis])
+                and not is_zero(mine[axis])
                 and not self._spans(mine[axis], d)
             ):
                 mine[axis] = tirx.Select(
-                    _i64(self.shape[axis]) == const(1), const(0), _i64(mine[axis])
+                    as_expr(self.shape[axis]) == const(1), const(0), as_expr(mine[axis])
                 )
         return self[tuple(mine)]
 
@@ -66,12 +65,9 @@ class Accessor:
         return self.builder is not None and self.builder.spans(index, dim)
 
 
-def _is_zero(index: Any) -> bool:
+def is_zero(index: Any) -> bool:
+    """Whether the index is the constant 0."""
     return isinstance(index, int) and index == 0
-
-
-def _i64(value: Any) -> PrimExpr:
-    return const(value) if isinstance(value, int) else value
 
 
 class Notation(Math):
@@ -173,27 +169,30 @@ class Notation(Math):
         return value if isinstance(value, int) else self.cast(value, "int64")
 
     def value_of_index(self, index: Any, dtype: str) -> PrimExpr:
-        return self.cast(_i64(index), compute_dtype(dtype))
+        return self.cast(as_expr(index), compute_dtype(dtype))
 
     def floordiv(self, a: Any, b: Any) -> Any:
         """Of indices, which are never negative."""
         if isinstance(a, int) and isinstance(b, int):
             return a // b
-        return a if isinstance(b, int) and b == 1 else tirx.floordiv(_i64(a), _i64(b))
+        return a if isinstance(b, int) and b == 1 else tirx.floordiv(as_expr(a), as_expr(b))
 
     def mod(self, a: Any, b: Any) -> Any:
         if isinstance(a, int) and isinstance(b, int):
             return a % b
-        return 0 if isinstance(b, int) and b == 1 else tirx.floormod(_i64(a), _i64(b))
+        return 0 if isinstance(b, int) and b == 1 else tirx.floormod(as_expr(a), as_expr(b))
 
     def add(self, a: Any, b: Any, rounding: str = "rtne") -> Any:
-        """a + b; "rtz" corrects the result toward zero by the exact error (Knuth's TwoSum)."""
+        """a + b; "rtz" corrects the result toward zero by the exact error (Knuth's TwoSum).
+
+        LLVM contracts no sum of sums into a multiply-add, so the error is exact.
+        """
         if rounding == "rtne" or not _dtype(a).startswith("float"):
             return a + b
         a, b = self.let(a), self.let(b)
-        total = self.let(self._exact(a + b))
-        back = self.let(self._exact(total - a))
-        error = self.let(self._exact(a - self._exact(total - back)) + self._exact(b - back))
+        total = self.let(a + b)
+        back = self.let(total - a)
+        error = self.let((a - (total - back)) + (b - back))
         dtype = _dtype(a)
         zero = const(0, dtype)
         away = tirx.Or(tirx.And(total > zero, error < zero), tirx.And(total < zero, error > zero))
@@ -201,19 +200,12 @@ class Notation(Math):
         toward_zero = tirx.reinterpret(dtype, tirx.reinterpret(bits, total) - const(1, bits))
         return tirx.Select(away, toward_zero, total)
 
-    def _exact(self, value: Any) -> Any:
-        """A value that LLVM must not contract into a fused multiply-add: sums alone never are."""
-        return value
-
     def div(self, a: Any, b: Any) -> Any:
         """Division of floats; C's truncating division of integers (a zero divisor is a fault)."""
         dtype = _dtype(a)
         if dtype.startswith("float"):
             return a / b
         return tirx.truncdiv(a, self._nonzero(b))
-
-    def floor_div(self, a: Any, b: Any) -> Any:
-        return tirx.floordiv(a, self._nonzero(b))
 
     def floor_mod(self, a: Any, b: Any) -> Any:
         """Result has the divisor's sign, as Python's %."""
@@ -275,16 +267,16 @@ class Notation(Math):
         )
 
     def lt(self, a: Any, b: Any) -> Any:
-        return _i64(a) < _i64(b)
+        return as_expr(a) < as_expr(b)
 
     def le(self, a: Any, b: Any) -> Any:
-        return _i64(a) <= _i64(b)
+        return as_expr(a) <= as_expr(b)
 
     def gt(self, a: Any, b: Any) -> Any:
-        return _i64(a) > _i64(b)
+        return as_expr(a) > as_expr(b)
 
     def ge(self, a: Any, b: Any) -> Any:
-        return _i64(a) >= _i64(b)
+        return as_expr(a) >= as_expr(b)
 
     def eq(self, a: Any, b: Any) -> Any:
         return tirx.EQ(_comparable(a), _comparable(b))
@@ -326,7 +318,7 @@ class Notation(Math):
 
     def clamp_index(self, i: Any, n: Any) -> Any:
         """An index that surely lies in [0, n)."""
-        return tirx.max(tirx.min(_i64(i), _i64(n) - const(1)), const(0))
+        return tirx.max(tirx.min(as_expr(i), as_expr(n) - const(1)), const(0))
 
 
 def _fmod(a: Any, b: Any) -> PrimExpr:
@@ -344,7 +336,7 @@ def unequal(a: Any, b: Any) -> PrimExpr:
 
 def _comparable(value: Any) -> PrimExpr:
     """LLVM compares vectors of bool only as integers."""
-    value = _i64(value)
+    value = as_expr(value)
     return tirx.Cast("int8", value) if _dtype(value) == "bool" else value
 
 
@@ -356,4 +348,4 @@ def _dtype(value: Any) -> str:
     return str(value.ty.dtype) if hasattr(value.ty, "dtype") else str(value.dtype)
 
 
-__all__ = ["Accessor", "Notation", "compute_dtype", "tvm"]
+__all__ = ["FAULTS", "Accessor", "Notation", "compute_dtype", "is_zero"]

@@ -7,7 +7,7 @@ everything that follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from cuvilc.dialect.dims import Dim, Shape, product
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.types import TensorType, item_bytes
 from cuvilc.targets.notation import Accessor, Notation
-from cuvilc.targets.tir import KernelBuilder, is_load
+from cuvilc.targets.tir import Buffer, CannotVectorize, KernelBuilder, is_load
 
 
 class Miss(Exception):
@@ -66,9 +66,28 @@ class Region:
             total = total + product(t.physical_shape) * item_bytes(t.dtype)
         return total
 
+    def argument(self, value: Value) -> int | None:
+        """Which buffer of the launch the value is; None if it is computed inside."""
+        return self.arguments.index(value) if value in self.arguments else None
+
+    def need_elements(self, *apart: Operation) -> None:
+        """Miss unless every operation, those `apart` excepted, has an `element` facet."""
+        for operation in self.operations:
+            declared = ir.definition(operation)
+            if operation not in apart and not (declared and declared.facet("element")):
+                raise Miss(f"{operation.name} has no element facet")
+
     def named(self, *names: str) -> list[Operation]:
         """The operations with one of these names."""
         return [o for o in self.operations if o.name in names]
+
+
+def vectorized(build: Callable[[bool], Scheduled]) -> Scheduled:
+    """build(True), or build(False) with scalar loops where control flow depends on the lane."""
+    try:
+        return build(True)
+    except CannotVectorize:
+        return build(False)
 
 
 class Emitter:
@@ -95,6 +114,12 @@ class Emitter:
     def forget(self) -> None:
         """Drop every defined and computed value, so that the next use follows new definitions."""
         self._accessors = {v: self._accessors[v] for v in self.region.arguments}
+
+    def argument(self, value: Value) -> Buffer:
+        """The buffer of a value that the schedule has found to be an argument."""
+        index = self.region.argument(value)
+        assert index is not None
+        return self.builder.buffer(index, ir.type_of(value).dtype)
 
     def extents(self, shape: Shape) -> list[Any]:
         return [self.builder.scalar(d) for d in shape]
@@ -161,6 +186,11 @@ class Emitter:
         t = ir.type_of(self.region.results[result])
         buffer = self.builder.buffer(len(self.region.arguments) + result, t.dtype)
         self.k.store(buffer, self.k.flat_index(t, index), value, t.dtype)
+
+    def store_all(self, index: Sequence[Any]) -> None:
+        """Write every result at a logical index."""
+        for number, value in enumerate(self.region.results):
+            self.store(number, index, self.accessor(value)[tuple(index)])
 
     def finish(self, schedule: str, tasks: Dim, flops: Dim) -> Scheduled:
         return Scheduled(

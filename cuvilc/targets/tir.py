@@ -10,7 +10,7 @@ ms before LLVM, and nothing can fail to match (docs/adr/002-direct-tir.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.sym.analyzer import Analyzer
 
-from cuvilc.dialect.dims import Dim, Expr, is_static
+from cuvilc.dialect.dims import Dim, Expr
 
 # TVM's classes have no usable types; the names say what is meant.
 PrimExpr: TypeAlias = Any  # tvm.ir.Expr
@@ -29,9 +29,9 @@ Kind = tirx.ForKind
 
 _SMALL = 4096  # index constants below this are made once
 _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
+_LOAD = tvm.ir.TensorLoad
 # How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its
 # bits.
-_LOAD = tvm.ir.TensorLoad
 _STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
 
 _ARGUMENT = """
@@ -53,6 +53,11 @@ def const(value: float, dtype: str = "int64") -> PrimExpr:
     if dtype == "int64" and isinstance(value, int) and 0 <= value < _SMALL:
         return _small(value)
     return tirx.const(value, dtype)
+
+
+def as_expr(index: Any) -> PrimExpr:
+    """An index as an expression: Python's ints are constants."""
+    return const(index) if isinstance(index, int) else index
 
 
 @cache
@@ -152,7 +157,7 @@ class KernelBuilder:
         """A buffer in this thread's scratch memory, 64-byte aligned, uninitialised."""
         storage = _STORAGE.get(dtype, dtype)
         pointer = tvm.ir.Var(f"s{self._next()}", PointerType(PrimType(storage)))
-        self._import("cuvil_offset", _OFFSET)
+        self.llvm("cuvil_offset", _OFFSET)
         offset = self.scalar(self._scratch_offset)
         value = tirx.call_extern(
             PointerType(PrimType(storage)), "cuvil_offset", self._scratch, const(0) + offset
@@ -195,12 +200,26 @@ class KernelBuilder:
             kind = "serial"  # VectorizeLoop aborts on one lane
         if kind == "vectorized":
             self._lane_vars, self._lane = {i.name}, (i, int(extent))
-        self._analyzer.bind(i, tvm.ir.Range.from_min_extent(_index(start), _index(extent)))
+        self._analyzer.bind(i, tvm.ir.Range.from_min_extent(as_expr(start), as_expr(extent)))
         with self._block() as statements:
             yield i
         if kind == "vectorized":
             self._lane_vars, self._lane = None, (const(0), 1)
-        self.emit(tirx.For(i, _index(start), _index(extent), _KINDS[kind], _sequence(statements)))
+        self.emit(tirx.For(i, as_expr(start), as_expr(extent), _KINDS[kind], _sequence(statements)))
+
+    @contextmanager
+    def loops(self, extents: Sequence[Any]) -> Iterator[tuple[PrimExpr, ...]]:
+        """Loops within each other, the first outermost."""
+        with ExitStack() as open_loops:
+            yield tuple(open_loops.enter_context(self.loop(n)) for n in extents)
+
+    @contextmanager
+    def repeat(self, condition: PrimExpr) -> Iterator[None]:
+        """`while condition:`, over loads of variables that the body sets."""
+        with self._block() as statements:
+            yield
+        body = tirx.SeqStmt([*statements, tirx.Evaluate(const(0, "int32"))])
+        self.emit(tirx.While(condition, body))
 
     @contextmanager
     def tasks(self) -> Iterator[PrimExpr]:
@@ -323,7 +342,7 @@ class KernelBuilder:
 
     def bind(self, variable: PrimExpr, extent: Any) -> None:
         """Let simplification know that the variable is in [0, extent)."""
-        self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(const(0), _index(extent)))
+        self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(const(0), as_expr(extent)))
 
     def zero(self, extent: Dim) -> PrimExpr:
         """An index that is 0, of which simplification knows only that it is in [0, extent)."""
@@ -355,7 +374,8 @@ class KernelBuilder:
 
     def llvm(self, name: str, text: str) -> None:
         """Add a function in LLVM IR to the kernel's module: instructions that TIR cannot say."""
-        self._import(name, text)
+        if not any(f"@{name}(" in t for t in self._llvm):
+            self._llvm.append(text)
 
     @contextmanager
     def _block(self) -> Iterator[list[tirx.Stmt]]:
@@ -369,10 +389,6 @@ class KernelBuilder:
     def _next(self) -> int:
         self._count += 1
         return self._count
-
-    def _import(self, name: str, text: str) -> None:
-        if not any(f"@{name}(" in t for t in self._llvm):
-            self._llvm.append(text)
 
     def finish(self) -> tirx.PrimFunc:
         """The function. Call once, when all statements are there."""
@@ -417,10 +433,6 @@ define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline
 """
 
 
-def _index(value: Any) -> PrimExpr:
-    return const(value) if isinstance(value, int) else value
-
-
 def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     if not statements:
         return tirx.Evaluate(const(0, "int32"))
@@ -433,7 +445,9 @@ __all__ = [
     "CannotVectorize",
     "KernelBuilder",
     "PrimExpr",
+    "Variable",
+    "as_expr",
     "const",
-    "is_static",
+    "is_load",
     "var",
 ]

@@ -19,13 +19,12 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import ceildiv, floordiv, product
 from cuvilc.dialect.ops._index import reshape_index
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.attention_tile import outer_product
 from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
-from cuvilc.targets.schedules.rows import exp_below
 from cuvilc.targets.schedules.transpose_block import transpose_block
-from cuvilc.targets.tir import CannotVectorize, const, is_load, var
+from cuvilc.targets.tir import const, is_load, var
 
 _KEYS = 64  # keys of a block
 _CHUNK = 48  # query rows of a task
@@ -40,16 +39,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
         raise Miss(f"{len(anchors)} attentions, not one")
     (anchor,) = anchors
     ending = _moves(region, anchor)
-    for operation in region.operations:
-        declared = ir.definition(operation)
-        if operation != anchor and (declared is None or declared.facet("element") is None):
-            raise Miss(f"{operation.name} has no element facet")
-    for vector in (True, False):
-        try:
-            return _Attention(region, anchor, ending, chip, name, vector).build()
-        except CannotVectorize:
-            continue
-    raise AssertionError("scalar loops always build")
+    region.need_elements(anchor)
+    return vectorized(lambda vector: _Attention(region, anchor, ending, chip, name, vector).build())
 
 
 def _moves(region: Region, anchor: Any) -> tuple[Any, list[Any]]:
@@ -71,13 +62,9 @@ class _Attention:
 
     def __init__(
         self,
-        region: Region,
-        anchor: Any,
-        ending: tuple[Any, list[Any]],
-        chip: Chip,
-        name: str,
+        region: Region, anchor: Any, ending: tuple[Any, list[Any]], chip: Chip, name: str,
         vector: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.region, self.attrs = region, ir.attrs(anchor)
         self.result, self.moves = ending
         self.element: Any = None  # attention's element at the place that `_finish` is at
@@ -157,14 +144,11 @@ class _Attention:
 
             sweep(self.emitter, 0, depth, self.lanes, 1, copy)
             zero = const(0.0, self.dtype)
-            sweep(
-                self.emitter,
-                0,
-                features,
-                self.lanes,
-                1,
-                lambda e, _: b.store(self.sums, r * features + e, zero),
-            )
+
+            def clear(e: Any, _: Any) -> None:
+                b.store(self.sums, r * features + e, zero)
+
+            sweep(self.emitter, 0, features, self.lanes, 1, clear)
             b.store(self.top, r, const(float("-inf"), self.dtype))
             b.store(self.total, r, zero)
 
@@ -178,13 +162,8 @@ class _Attention:
         done: Any = 0
         direct = self._key(const(0), const(0))
         whole = depth // n * n if isinstance(depth, int) else 0
-        if (
-            n > 1
-            and whole
-            and is_load(direct)
-            and str(direct.ty.dtype) == "float32"
-            and self._dense()
-        ):
+        plain = is_load(direct) and str(direct.ty.dtype) == "float32"
+        if n > 1 and whole and plain and self._dense():
             with b.loop(b.let(tirx.floordiv(self.count, const(n)))) as i, b.loop(whole // n) as j:
                 t, d = i * n, j * n
                 here, below = self._key(t, d), self._key(t + 1, d)
@@ -241,11 +220,11 @@ class _Attention:
         new = b.let(tirx.Select(old < block, block, old))
         low = const(float("-inf"), dtype)
         base = b.let(tirx.Select(new > low, new, const(0.0, dtype)))
-        share = b.let(exp_below(k, old - base))
+        share = b.let(k.exp_below(old - base))
         added = Fold(k, "sum", dtype, self.lanes, unroll)
 
         def weigh(t: Any, place: Any) -> None:
-            value = k.let(exp_below(k, b.load(self.scores, r * _KEYS + t) - base))
+            value = k.let(k.exp_below(b.load(self.scores, r * _KEYS + t) - base))
             b.store(self.scores, r * _KEYS + t, value)
             added.add(place, value)
 
@@ -255,13 +234,17 @@ class _Attention:
                 b.store(self.scores, r * _KEYS + (t + count), const(0.0, dtype))
         b.store(self.total, r, b.load(self.total, r) * share + added.total())
         b.store(self.top, r, new)
-        features = b.scalar(self.features)
+        with b.when(share < const(1.0, dtype)):
+            self._shrink(r, share)
+
+    def _shrink(self, r: Any, share: Any) -> None:
+        """sums[r, e] *= share."""
+        b, features = self.b, self.b.scalar(self.features)
 
         def shrink(e: Any, _: Any) -> None:
             b.store(self.sums, r * features + e, b.load(self.sums, r * features + e) * share)
 
-        with b.when(share < const(1.0, dtype)):
-            sweep(self.emitter, 0, features, self.lanes, 1, shrink)
+        sweep(self.emitter, 0, features, self.lanes, 1, shrink)
 
     def _masked(self, value: Any, s: Any, t: Any) -> Any:
         k, cap = self.k, self.attrs["softcap"]

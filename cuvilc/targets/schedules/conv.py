@@ -12,7 +12,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import conv_pointwise
 from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
@@ -20,14 +20,12 @@ from cuvilc.targets.schedules.conv_taps import Step, Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK, column, dynamic_taps
 from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
-    argument_index,
     first_of,
     lesser,
     named,
     opaque,
     split,
 )
-from cuvilc.targets.tir import CannotVectorize
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -35,10 +33,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     plan = plan_of(region, chip)
     if conv_pointwise.fits(plan):
         return conv_pointwise.schedule(region, chip, name, plan)
-    try:
-        return _Conv(region, chip, name, plan, vectorize=True).build()
-    except CannotVectorize:
-        return _Conv(region, chip, name, plan, vectorize=False).build()
+    return vectorized(lambda vector: _Conv(region, chip, name, plan, vector).build())
 
 
 class _Conv:
@@ -48,8 +43,8 @@ class _Conv:
         self.b, self.k = self.emitter.builder, self.emitter.k
         x, w = plan.anchor.operands[:2]
         self.w_dtype = ir.type_of(w).dtype
-        self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
-        self.w = self.b.buffer(argument_index(region, w) or 0, self.w_dtype)
+        self.x = self.emitter.argument(x)
+        self.w = self.emitter.argument(w)
         steps = plan.channels * plan.height.kernel * plan.width.kernel
         self.store = ChannelStore(self.emitter, plan.anchor, plan.outputs, vectorize, steps)
         self.pixel = BLOCK if plan.blocked_input else 1  # distance of neighbouring pixels
@@ -142,13 +137,14 @@ class _Tile:
                         scalars = self._scalars(ow, kw, at, edge)
                         place = named(b, weights + kw * PANEL, kw)
                         row = [scalars(p) if p in pixels else None for p in range(width)]
-                        tile.step(row, partial(self._weight_at, place), s)
+                        tile.step(row, partial(self._weight, place), s)
 
                 inner(step)
 
         taps.over(nest)
         tile.gather_sets()
-        conv.store.tile(tile, self.image, self.block, self.blocks, self._pixel_index(ow))
+        pixels = conv.store.pixels(self.oh, ow)
+        conv.store.tile(tile, self.image, self.block, self.blocks, pixels)
 
     def _scalars(self, ow: Any, kw: Any, at: Any, edge: frozenset[int]) -> Callable[[int], Any]:
         """The input element at tap `kw` of a pixel of the tile, whose first window begins at `at`;
@@ -182,12 +178,5 @@ class _Tile:
         height, width = self.conv.plan.height.kernel, self.conv.plan.width.kernel
         return self.weights + ((channel * height + kh) * width) * PANEL
 
-    def _weight_at(self, start: Any, lane: Any) -> Any:
-        return self._weight(start + lane)
-
-    def _weight(self, offset: Any) -> Any:
-        return self.conv.k.load(self.conv.w, offset, self.conv.w_dtype)
-
-    def _pixel_index(self, ow: Any) -> Any:
-        one_dimension = ir.type_of(self.conv.plan.anchor.results[0]).rank == 3
-        return lambda p: (ow + p,) if one_dimension else (self.oh, ow + p)
+    def _weight(self, start: Any, lane: Any) -> Any:
+        return self.conv.k.load(self.conv.w, start + lane, self.conv.w_dtype)

@@ -11,7 +11,7 @@ from cuvilc.dialect.types import TensorType, channel_block
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
-from cuvilc.targets.schedules.microkernel import anchor_of, argument_index, tile_rows
+from cuvilc.targets.schedules.microkernel import anchor_of, tile_rows
 
 PANEL = 32  # output channels in a block of packed weights
 _TASK_FLOPS = 2.5e6  # about 20 us
@@ -97,9 +97,9 @@ def check_types(
         raise Miss("only float32")
     if x.rank not in (3, 4):
         raise Miss(f"{x.rank - 2} spatial dimensions")
-    if argument_index(region, anchor.operands[0]) is None:
+    if region.argument(anchor.operands[0]) is None:
         raise Miss("the input is computed in the kernel")
-    if w is not None and argument_index(region, anchor.operands[1]) is None:
+    if w is not None and region.argument(anchor.operands[1]) is None:
         raise Miss("the weights are computed in the kernel")
     for t in (result, *(ir.type_of(v) for v in region.results)):
         if not t.layout or channel_block(t.layout) != BLOCK:

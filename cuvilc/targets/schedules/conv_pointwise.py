@@ -6,27 +6,25 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import gemm_plan
 from cuvilc.targets.schedules.conv_plan import Plan
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.microkernel import RegisterTile, argument_index, opaque
-from cuvilc.targets.tir import CannotVectorize
+from cuvilc.targets.schedules.microkernel import RegisterTile, opaque
 
 
 def fits(plan: Plan) -> bool:
+    """Whether the convolution is such a product."""
     axes = (plan.height, plan.width)
     one = all((a.kernel, a.stride, a.pad) == (1, 1, 0) and a.size == a.count for a in axes)
     return one and plan.groups == 1 and plan.blocked_input
 
 
 def schedule(region: Region, chip: Chip, name: str, plan: Plan) -> Scheduled:
-    try:
-        return _Pointwise(region, chip, name, plan, vectorize=True).build()
-    except CannotVectorize:
-        return _Pointwise(region, chip, name, plan, vectorize=False).build()
+    """The kernel of a plan that `fits`."""
+    return vectorized(lambda vector: _Pointwise(region, chip, name, plan, vector).build())
 
 
 class _Pixels:
@@ -34,9 +32,7 @@ class _Pixels:
 
     def __init__(self, emitter: Emitter, plan: Plan) -> None:
         self.b, self.k = emitter.builder, emitter.k
-        self._buffer = self.b.buffer(
-            argument_index(emitter.region, plan.anchor.operands[0]) or 0, "float32"
-        )
+        self._buffer = emitter.argument(plan.anchor.operands[0])
         self._plane = self.b.scalar(plan.height.size * plan.width.size) * BLOCK
         self._image = self._plane * -(-plan.channels // BLOCK)
         self._task: Any = 0

@@ -6,15 +6,17 @@ A task is some output rows of one block of channels of one image, or all rows of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from cuvilc.dialect.dims import Dim, ceildiv
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, Shape, ceildiv
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter
+from cuvilc.targets.region import Emitter, Region
+from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
-from cuvilc.targets.schedules.conv_window import BLOCK, Axis, column, dynamic_taps
-from cuvilc.targets.schedules.microkernel import lesser, opaque, split
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of, column, dynamic_taps
+from cuvilc.targets.schedules.microkernel import RegisterTile, lesser, opaque, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
 _TASK_VECTORS = 20_000
@@ -108,3 +110,46 @@ class WindowRows:
         """The same for a window that may not have the tap: (offset of an element, whether)."""
         near, inside = column(self.emitter, self.width, ow, kw)
         return row + near * BLOCK, inside
+
+
+class ChannelWindows:
+    """A kernel over windows of each channel alone; a subclass says what a tile of pixels is."""
+
+    outside = 0.0  # what a tap beyond the input reads
+
+    def __init__(
+        self, region: Region, chip: Chip, name: str, anchor: Any, kernel: Shape,
+        channels: int, vectorize: bool,
+    ) -> None:  # fmt: skip
+        x = ir.type_of(anchor.operands[0])
+        shape = ir.type_of(anchor.results[0]).shape
+        height, width = axes_of(x.shape, shape, kernel, ir.attrs(anchor))
+        self.emitter = Emitter(region, name)
+        self.b, self.k = self.emitter.builder, self.emitter.k
+        self.anchor, self.channels = anchor, channels
+        self.x = self.emitter.argument(anchor.operands[0])
+        self.store = ChannelStore(self.emitter, anchor, channels, vectorize)
+        cut = cut_rows(height.count, width.count, height.kernel * width.kernel, chip, channels)
+        pixels = self.pixels(chip)
+        self.rows = WindowRows(self.emitter, x.shape[0], channels, height, width, cut, pixels)
+
+    def pixels(self, chip: Chip) -> int:
+        """Pixels of a tile: half of the registers hold sums, inputs stream through the others."""
+        return chip.registers // 2 * chip.lanes // BLOCK
+
+    def tap_count(self) -> Dim:
+        """Taps of an image's channel that lie inside."""
+        return self.rows.height.tap_count() * self.rows.width.tap_count()
+
+    def input(self, start: Any, checks: Mapping[int, Any], p: int, lane: Any) -> Any:
+        """A tap of pixel p: from `start` on, or where `checks` (WindowRows.checked) say."""
+        if p not in checks:
+            return self.b.load(self.x, start + p * (self.rows.width.stride * BLOCK) + lane)
+        at, inside = checks[p]
+        nothing = self.k.const(self.outside, "float32")
+        return self.k.let(self.k.select(inside, self.b.load(self.x, at + lane), nothing))
+
+    def store_tile(self, tile: RegisterTile, ow: Any) -> None:
+        """The tile, whose first pixel is `ow`, through the epilogue."""
+        rows = self.rows
+        self.store.tile(tile, rows.image, rows.block, 1, self.store.pixels(rows.oh, ow))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cuvilc.dialect import ir
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.microkernel import (
@@ -29,8 +30,13 @@ class ChannelStore:
         """`steps`: of the reduction before."""
         self.emitter, self.b, self.channels = emitter, emitter.builder, channels
         self.epilogue = Epilogue(emitter, anchor, steps)
+        self._flat = ir.type_of(anchor.results[0]).rank == 3
         self.lanes = "vectorized" if vectorize else "serial"
         self.bias = emitter.accessor(anchor.operands[2]) if len(anchor.operands) > 2 else None
+
+    def pixels(self, oh: Any, ow: Any) -> Callable[[Any], tuple[Any, ...]]:
+        """`place` for a tile of pixels of row `oh` from column `ow`; in one dimension a column."""
+        return lambda p: (ow + p,) if self._flat else (oh, ow + p)
 
     def tile(
         self, tile: RegisterTile, image: Any, block: Any, blocks: int, place: Callable[[Any], Any]

@@ -11,19 +11,12 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_plan import check_types
-from cuvilc.targets.schedules.conv_rows import WindowRows, cut_rows
-from cuvilc.targets.schedules.conv_store import ChannelStore
+from cuvilc.targets.schedules.conv_rows import ChannelWindows
 from cuvilc.targets.schedules.conv_taps import Step, Taps
-from cuvilc.targets.schedules.conv_window import BLOCK, axes_of
-from cuvilc.targets.schedules.microkernel import (
-    RegisterTile,
-    anchor_of,
-    argument_index,
-    named,
-)
-from cuvilc.targets.tir import CannotVectorize
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, named
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -37,40 +30,19 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     if w.layout != f"pack0_{BLOCK}" or not x.layout:
         raise Miss("weights or input in row-major order")
     check_types(region, anchor, x, w, result)
-    try:
-        return _Depthwise(region, chip, name, anchor, vectorize=True).build()
-    except CannotVectorize:
-        return _Depthwise(region, chip, name, anchor, vectorize=False).build()
+    kernel = w.shape[2:]
+    return vectorized(
+        lambda vector: _Depthwise(region, chip, name, anchor, kernel, channels, vector).build()
+    )
 
 
-class _Depthwise:
-    def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, vectorize: bool) -> None:
-        x, w = anchor.operands[:2]
-        shape, result = ir.type_of(x).shape, ir.type_of(anchor.results[0]).shape
-        kernel = ir.type_of(w).shape[2:]
-        height, width = axes_of(shape, result, kernel, ir.attrs(anchor))
-        self.emitter = Emitter(region, name)
-        self.b, self.k = self.emitter.builder, self.emitter.k
-        channels = ir.type_of(w).shape[0]
-        assert isinstance(channels, int)
-        self.anchor, self.channels = anchor, channels
-        self.w_dtype = ir.type_of(w).dtype
-        self.w = self.b.buffer(argument_index(region, w) or 0, self.w_dtype)
-        self.x = self.b.buffer(argument_index(region, x) or 0, "float32")
-        self.store = ChannelStore(self.emitter, anchor, self.channels, vectorize)
-        taps = height.kernel * width.kernel
-        cut = cut_rows(height.count, width.count, taps, chip, self.channels)
-        # Half of the registers hold sums; inputs and weights stream through the others.
-        pixels = chip.registers // 2 * chip.lanes // BLOCK
-        self.rows = WindowRows(self.emitter, shape[0], self.channels, height, width, cut, pixels)
-
+class _Depthwise(ChannelWindows):
     def build(self) -> Scheduled:
-        rows = self.rows
-        rows.emit(self._tile)
-        taps = rows.height.tap_count() * rows.width.tap_count()
-        return self.emitter.finish(
-            "depthwise", rows.tasks, taps * (2 * self.channels) * rows.images
-        )
+        weights = self.anchor.operands[1]
+        self.w, self.w_dtype = self.emitter.argument(weights), ir.type_of(weights).dtype
+        self.rows.emit(self._tile)
+        flops = self.tap_count() * (2 * self.channels) * self.rows.images
+        return self.emitter.finish("depthwise", self.rows.tasks, flops)
 
     def _weights(self, kh: Any, kw: Any) -> Any:
         height, width = self.rows.height, self.rows.width
@@ -96,25 +68,9 @@ class _Depthwise:
                     with b.loop(BLOCK, "vectorized") as lane:
                         weight = b.let(self._weight(place + lane))
                         for p in pixels:
-                            tile.add(p, lane, self._input(start, checks, p, lane) * weight)
+                            tile.add(p, lane, self.input(start, checks, p, lane) * weight)
 
                 inner(step)
 
         taps.over(nest)
-        self._store(tile, ow)
-
-    def _input(self, start: Any, checks: dict[int, Any], p: int, lane: Any) -> Any:
-        if p not in checks:
-            return self.b.load(self.x, start + p * (self.rows.width.stride * BLOCK) + lane)
-        at, inside = checks[p]
-        x = self.b.load(self.x, at + lane)
-        return self.k.let(self.k.select(inside, x, self.k.const(0, "float32")))
-
-    def _store(self, tile: RegisterTile, ow: Any) -> None:
-        rows = self.rows
-        flat = ir.type_of(self.anchor.results[0]).rank == 3
-
-        def place(p: Any) -> tuple[Any, ...]:
-            return (ow + p,) if flat else (rows.oh, ow + p)
-
-        self.store.tile(tile, rows.image, rows.block, 1, place)
+        self.store_tile(tile, ow)

@@ -19,7 +19,7 @@ from tvm import tirx
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import transpose
 from cuvilc.targets.schedules.elementwise_access import (
     Define,
@@ -28,10 +28,9 @@ from cuvilc.targets.schedules.elementwise_access import (
     logical_index,
     merged,
     split,
-    store_all,
 )
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
-from cuvilc.targets.tir import CannotVectorize, const
+from cuvilc.targets.tir import const
 
 TASK_ELEMENTS = 4096
 _MOST_PIECES = 8
@@ -57,10 +56,7 @@ class Piece:
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """Loops over the results, which have one shape and layout."""
-    for operation in region.operations:
-        declared = ir.definition(operation)
-        if declared is None or declared.facet("element") is None:
-            raise Miss(f"{operation.name} has no element facet")
+    region.need_elements()
     return schedule_with(region, chip, name, "elementwise")
 
 
@@ -79,17 +75,15 @@ def schedule_with(
     pieces = [] if empty else _pieces(region, define)
     for piece in pieces:
         piece.terms, piece.movable = terms, define is None
-    for vector in (True, False):
+
+    def build(vector: bool) -> Scheduled:
         emitter = Emitter(region, name, transpose.TileBuilder(name))
         if define:
             define(emitter)
-        try:
-            tasks = _emit(emitter, pieces, chip, vector)
-        except CannotVectorize:
-            continue
-        flops = elements * max(len(region.operations), 1) * terms
-        return emitter.finish(label, tasks, flops)
-    raise AssertionError("scalar loops always build")
+        tasks = _emit(emitter, pieces, chip, vector)
+        return emitter.finish(label, tasks, elements * max(len(region.operations), 1) * terms)
+
+    return vectorized(build)
 
 
 def _pieces(region: Region, define: Define | None) -> list[Piece]:
@@ -266,7 +260,7 @@ def outer_values(
 
 
 def _store(emitter: Emitter, piece: Piece, values: dict[int, Any]) -> None:
-    store_all(
-        emitter,
-        logical_index(emitter, piece.digits, [values.get(n, 0) for n in range(len(piece.digits))]),
+    digits = piece.digits
+    emitter.store_all(
+        logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))])
     )

@@ -20,6 +20,7 @@ from tvm.sym import detect_linear_equation
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv, mod
+from cuvilc.targets.notation import is_zero
 from cuvilc.targets.region import Emitter, Region
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, Variable, const, var
 
@@ -235,15 +236,9 @@ def probe(region: Region, digits: Sequence[Digit], define: Define | None = None)
         define(emitter)
     # The loops will have 0 there: what is loaded twice, or once, must be so here too.
     values = [0 if d.extent == 1 else v for d, v in zip(digits, variables, strict=True)]
-    store_all(emitter, logical_index(emitter, digits, values))
+    emitter.store_all(logical_index(emitter, digits, values))
     emitter.builder.report.work += len(region.operations)
     return emitter.builder.report
-
-
-def store_all(emitter: Emitter, index: tuple[Any, ...]) -> None:
-    """Write every result at a logical index."""
-    for number, value in enumerate(emitter.region.results):
-        emitter.store(number, index, emitter.accessor(value)[index])
 
 
 def logical_index(
@@ -256,16 +251,12 @@ def logical_index(
     for digit, value in zip(digits, values, strict=True):
         if digit.span != 1:
             value = b.zero(digit.span)
-        part = value if _is_zero(digit.start) else value + b.scalar(digit.start)
+        part = value if is_zero(digit.start) else value + b.scalar(digit.start)
         part = part if digit.factor == 1 else part * b.scalar(digit.factor)
-        index[digit.axis] = part if _is_zero(index[digit.axis]) else index[digit.axis] + part
+        index[digit.axis] = part if is_zero(index[digit.axis]) else index[digit.axis] + part
     for axis, i in enumerate(index):
         b.note_span(i, shape[axis])
     return tuple(index)
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, int) and value == 0
 
 
 def split(
@@ -277,7 +268,7 @@ def split(
         change = {}
         for n, by in report.splits.items():
             whole = mod(digits[n].extent, by)
-            if isinstance(whole, int) and whole == 0 and _is_zero(digits[n].start) and by > 1:
+            if isinstance(whole, int) and whole == 0 and is_zero(digits[n].start) and by > 1:
                 change[n] = by
         if not change:
             break

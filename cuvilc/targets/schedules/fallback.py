@@ -12,6 +12,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, product
+from cuvilc.dialect.ops._index import unflatten
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.notation import compute_dtype
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
@@ -48,20 +49,9 @@ def _define(emitter: Emitter, operation: Any, declared: Any) -> None:
 
     def load(index: tuple[Any, ...]) -> Any:
         total = b.variable(identity(stored, declared.combine))
-        domain = list(declared.facet("domain")(k, *operands, **attrs))
-        r: list[Any] = []
-
-        def nest(depth: int) -> None:
-            if depth == len(domain):
-                value = k.cast(term(k, index, tuple(r), *operands, **attrs), stored)
-                total.set(combine(k, declared.combine, total.get(), value))
-                return
-            with b.loop(domain[depth]) as i:
-                r.append(i)
-                nest(depth + 1)
-                r.pop()
-
-        nest(0)
+        with b.loops(declared.facet("domain")(k, *operands, **attrs)) as r:
+            value = k.cast(term(k, index, r, *operands, **attrs), stored)
+            total.set(combine(k, declared.combine, total.get(), value))
         value = k.let(k.cast(total.get(), dtype))
         return k.let(finish(k, index, value, *operands, **attrs)) if finish else value
 
@@ -93,16 +83,7 @@ def _plain(region: Region, name: str, terms: Dim) -> Scheduled:
     b = emitter.builder
     extents = emitter.extents(shape)
     with b.tasks() as t, b.loop(extents[-1] if extents else 1) as last:
-        index = (*_unravel(emitter, t, extents[:-1]), last) if extents else ()
-        for number, value in enumerate(region.results):
-            emitter.store(number, index, emitter.accessor(value)[index])
+        index = (*unflatten(emitter.k, t, extents[:-1]), last) if extents else ()
+        emitter.store_all(index)
     tasks: Dim = product(shape[:-1]) if shape else 1
     return emitter.finish("fallback", tasks, product(shape) * terms)
-
-
-def _unravel(emitter: Emitter, flat: Any, extents: list[Any]) -> list[Any]:
-    index: list[Any] = []
-    for extent in reversed(extents):
-        index.append(emitter.k.mod(flat, extent))
-        flat = emitter.k.floordiv(flat, extent)
-    return list(reversed(index))

@@ -10,7 +10,7 @@ from typing import Any
 
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm_operands import Left, Right
 from cuvilc.targets.schedules.gemm_plan import Plan, plan_of
 from cuvilc.targets.schedules.microkernel import (
@@ -25,16 +25,12 @@ from cuvilc.targets.schedules.microkernel import (
     split,
     unrolled_steps,
 )
-from cuvilc.targets.tir import CannotVectorize
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """ai.matmul with an injective prologue of either operand and an elementwise epilogue."""
     plan = plan_of(region, chip)
-    try:
-        return Gemm(region, chip, name, plan, vectorize=True).build()
-    except CannotVectorize:
-        return Gemm(region, chip, name, plan, vectorize=False).build()
+    return vectorized(lambda vector: Gemm(region, chip, name, plan, vector).build())
 
 
 class Gemm:

@@ -8,7 +8,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.gemm_plan import PANEL, Plan
-from cuvilc.targets.schedules.microkernel import argument_index, lesser
+from cuvilc.targets.schedules.microkernel import lesser
 
 _STEP = 16
 
@@ -23,10 +23,8 @@ class Left:
         self.batch: list[Any] = []
         self._base: Any = 0  # first row in the scratch
         self._tile: Any = 0
-        index = argument_index(emitter.region, plan.a)
         if plan.a_direct:
-            assert index is not None
-            self._buffer = self.b.buffer(index, "float32")
+            self._buffer = emitter.argument(plan.a)
         else:
             rows: Dim = plan.tile_group * plan.rows
             self._buffer = self.b.scratch(plan.row_stride * rows, "float32")
@@ -90,9 +88,7 @@ class Right:
             self.dtype = "float32"
             self._buffer = self.b.scratch(plan.k * plan.width, "float32")
         else:
-            index = argument_index(emitter.region, plan.b)
-            assert index is not None
-            self._buffer = self.b.buffer(index, self.dtype)
+            self._buffer = emitter.argument(plan.b)
         self._stride: Any = {"packed": PANEL, "rows": self.n, "gather": plan.width}[plan.b_kind]
 
     def begin_task(self, batch: list[Any]) -> None:

@@ -12,7 +12,6 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region
 from cuvilc.targets.schedules.microkernel import (
     anchor_of,
-    argument_index,
     halvings,
     tile_rows,
 )
@@ -133,7 +132,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         width = PANEL  # few rows are bound by memory: read whole panels
     if kind == "rows" and isinstance(n, int) and n < width:
         width = chip.lanes
-    a_direct = argument_index(region, a) is not None and not attrs["transpose_a"] and _is_plain(ta)
+    a_direct = region.argument(a) is not None and not attrs["transpose_a"] and _is_plain(ta)
     rows = balanced_rows(m, chip, width)
     if isinstance(k, int) and k and 4 * k % _ALIAS_BYTES == 0 and rows > _WAYS:
         a_direct = False
@@ -179,10 +178,10 @@ def _kind(region: Region, b: Any, tb: TensorType, transposed: bool, n: Dim, chip
     if tb.layout:
         if pack_parts(tb.layout) != (0 if transposed else 1, PANEL) or tb.rank != 2:
             raise Miss(f"weights in layout {tb.layout}")
-        if argument_index(region, b) is None:
+        if region.argument(b) is None:
             raise Miss("packed weights computed in the kernel")
         return "packed"
-    direct = argument_index(region, b) is not None and _is_plain(tb) and not transposed
+    direct = region.argument(b) is not None and _is_plain(tb) and not transposed
     wide = isinstance(n, int) and n >= chip.lanes
     return "rows" if direct and wide else "gather"
 

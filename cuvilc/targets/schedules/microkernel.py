@@ -14,10 +14,9 @@ from typing import Any
 from tvm import tirx
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.ir import Value
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region
-from cuvilc.targets.tir import KernelBuilder, PrimExpr, const
+from cuvilc.targets.tir import KernelBuilder, PrimExpr, as_expr, const
 
 # Independent multiply-adds needed to hide their latency: 4 cycles on two units.
 _CHAINS = 8
@@ -97,7 +96,7 @@ def opaque(b: KernelBuilder, value: Any) -> PrimExpr:
     time.
     """
     b.llvm("cuvil_opaque", _OPAQUE)
-    return b.let(tirx.call_extern("int64", "cuvil_opaque", _i64(value)))
+    return b.let(tirx.call_extern("int64", "cuvil_opaque", as_expr(value)))
 
 
 def named(b: KernelBuilder, value: Any, tap: Any) -> PrimExpr:
@@ -176,8 +175,7 @@ class Epilogue:
     def store(self, index: Sequence[Any], value: Any) -> None:
         """Store all results at a logical index where the anchor is `value`."""
         self._value = value
-        for number, result in enumerate(self.emitter.region.results):
-            self.emitter.store(number, index, self.emitter.accessor(result)[tuple(index)])
+        self.emitter.store_all(index)
 
 
 def anchor_of(region: Region, *names: str) -> Any:
@@ -190,14 +188,6 @@ def anchor_of(region: Region, *names: str) -> Any:
         if ir.type_of(result).shape != shape:
             raise Miss("a result of another shape than the anchor's")
     return found[0]
-
-
-def argument_index(region: Region, value: Value) -> int | None:
-    """Which launch argument the value is; None if it is computed inside."""
-    for i, argument in enumerate(region.arguments):
-        if argument == value:
-            return i
-    return None
 
 
 def first_of(b: KernelBuilder, cases: Sequence[tuple[Any, Callable[[], None]]]) -> None:
@@ -223,20 +213,20 @@ def split(emitter: Emitter, flat: Any, extent: Any) -> tuple[Any, Any]:
 
 def lesser(a: Any, b: Any) -> Any:
     """min of two indices."""
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(_i64(a), _i64(b))
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return tirx.min(as_expr(a), as_expr(b))
 
 
 def greater(a: Any, b: Any) -> Any:
     """max of two indices."""
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(_i64(a), _i64(b))
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return tirx.max(as_expr(a), as_expr(b))
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
     """a where the condition holds, else b: indices."""
     if isinstance(condition, bool):
         return a if condition else b
-    return tirx.Select(condition, _i64(a), _i64(b))
-
-
-def _i64(value: Any) -> PrimExpr:
-    return const(value) if isinstance(value, int) else value
+    return tirx.Select(condition, as_expr(a), as_expr(b))

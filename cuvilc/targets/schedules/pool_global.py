@@ -13,7 +13,6 @@ from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.microkernel import (
     Epilogue,
     RegisterTile,
-    argument_index,
     first_of,
     lesser,
     powers_of_two,
@@ -30,7 +29,7 @@ def check(region: Region, anchor: Any) -> None:
     axes = tuple(sorted(a % x.rank for a in attrs["axes"]))
     if not x.layout or x.dtype != "float32" or axes != tuple(range(2, x.rank)):
         raise Miss("not a mean over H and W of a blocked float32 tensor")
-    if argument_index(region, anchor.operands[0]) is None:
+    if region.argument(anchor.operands[0]) is None:
         raise Miss("the input is computed in the kernel")
     if not isinstance(x.shape[1], int):
         raise Miss("channels known only at run time")
@@ -53,7 +52,7 @@ class GlobalMean:
         self.channels = self.x.shape[1]
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
-        self.buffer = self.b.buffer(argument_index(region, anchor.operands[0]) or 0, "float32")
+        self.buffer = self.emitter.argument(anchor.operands[0])
         self.epilogue = Epilogue(self.emitter, anchor)
         self.rest = (0,) * (ir.type_of(anchor.results[0]).rank - 2)
         self.lanes = "vectorized" if vectorize else "serial"

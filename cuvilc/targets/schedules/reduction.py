@@ -17,12 +17,12 @@ from tvm import tirx
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.elementwise import outer_values, schedule_with
-from cuvilc.targets.schedules.elementwise_access import Digit, logical_index, probe, store_all
+from cuvilc.targets.schedules.elementwise_access import Digit, logical_index, probe
 from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold, combine, identity
-from cuvilc.targets.tir import CannotVectorize, const
+from cuvilc.targets.tir import const
 
 ANCHORS = (
     "ai.reduce_sum", "ai.reduce_prod", "ai.reduce_max", "ai.reduce_min", "ai.reduce_mean",
@@ -37,10 +37,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     anchors = region.named(*ANCHORS)
     if len(anchors) != 1:
         raise Miss(f"{len(anchors)} reductions, not one")
-    for operation in region.operations:
-        declared = ir.definition(operation)
-        if operation != anchors[0] and (declared is None or declared.facet("element") is None):
-            raise Miss(f"{operation.name} has no element facet")
+    region.need_elements(anchors[0])
     if len({(ir.type_of(v).shape, ir.type_of(v).layout) for v in region.results}) != 1:
         raise Miss("results differ in shape or layout")
     plan = _Plan.of(region, anchors[0])
@@ -136,27 +133,15 @@ class _Plan:
         def load(index: tuple[Any, ...]) -> Any:
             total = b.variable(identity(dtype, how))
             place = b.variable(const(0)) if arg else None
-            r: list[Any] = []
-
-            def nest(depth: int) -> None:
-                if depth < len(self.digits):
-                    with b.loop(b.scalar(self.digits[depth].extent)) as i:
-                        r.append(i)
-                        nest(depth + 1)
-                        r.pop()
-                    return
-                value = self._as(emitter, term(index, tuple(r)), dtype)
+            with b.loops([b.scalar(d.extent) for d in self.digits]) as r:
+                value = self._as(emitter, term(index, r), dtype)
                 if place is not None:
                     self._search(emitter, value, r[0], total, place)
                 else:
                     total.set(combine(k, how, total.get(), value))
-
-            nest(0)
-            return k.let(
-                place.get()
-                if place is not None
-                else self.finish(emitter, index, k.let(total.get()))
-            )
+            if place is not None:
+                return k.let(place.get())
+            return k.let(self.finish(emitter, index, k.let(total.get())))
 
         emitter.define(self.anchor.results[0], load)
 
@@ -186,15 +171,15 @@ def _along(region: Region, plan: _Plan, chip: Chip, name: str) -> Scheduled:
     shape = ir.type_of(region.results[0]).physical_shape
     rows, length = product(shape), plan.terms
     together = max(1, _TASK_ELEMENTS // max(length, 1)) if isinstance(length, int) else 8
-    for width in (chip.lanes, 1):
+
+    def build(vector: bool) -> Scheduled:
         emitter = Emitter(region, name)
-        emitter.define(plan.anchor.results[0], _row_value(emitter, plan, width))
-        try:
-            _loop_rows(emitter, rows, together)
-        except CannotVectorize:
-            continue
+        value = _row_value(emitter, plan, chip.lanes if vector else 1)
+        emitter.define(plan.anchor.results[0], value)
+        _loop_rows(emitter, rows, together)
         return emitter.finish("reduction-along", ceildiv(rows, together), rows * length)
-    raise AssertionError("scalar loops always build")
+
+    return vectorized(build)
 
 
 def _loop_rows(emitter: Emitter, rows: Dim, together: int) -> None:
@@ -207,9 +192,8 @@ def _loop_rows(emitter: Emitter, rows: Dim, together: int) -> None:
         with b.loop(b.let(tirx.min(const(0) + count - first, const(together)))) as r:
             loops = [n for n, d in enumerate(digits) if d.extent != 1]
             values = outer_values(emitter, digits, loops, b.let(first + r))
-            store_all(
-                emitter,
-                logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))]),
+            emitter.store_all(
+                logical_index(emitter, digits, [values.get(n, 0) for n in range(len(digits))])
             )
 
 
@@ -222,19 +206,9 @@ def _row_value(emitter: Emitter, plan: _Plan, width: int) -> Term:
     def folded(how: str, dtype: str, value: Callable[[tuple[Any, ...]], Any]) -> Any:
         unroll = 4 if width > 1 else 1
         fold = Fold(k, how, dtype, width, unroll)
-        r: list[Any] = []
-
-        def nest(depth: int) -> None:
-            extent = b.scalar(plan.digits[depth].extent)
-            if depth < len(plan.digits) - 1:
-                with b.loop(extent) as i:
-                    r.append(i)
-                    nest(depth + 1)
-                    r.pop()
-                return
-            sweep(emitter, 0, extent, width, unroll, lambda i, at: fold.add(at, value((*r, i))))
-
-        nest(0)
+        *outer, inner = (b.scalar(d.extent) for d in plan.digits)
+        with b.loops(outer) as r:
+            sweep(emitter, 0, inner, width, unroll, lambda i, at: fold.add(at, value((*r, i))))
         return fold.total()
 
     def load(index: tuple[Any, ...]) -> Any:

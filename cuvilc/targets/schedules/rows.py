@@ -16,13 +16,13 @@ from tvm import tirx
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import rows_across
 from cuvilc.targets.schedules.elementwise import outer_values
 from cuvilc.targets.schedules.elementwise_access import Digit, Report, logical_index, merged, split
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
-from cuvilc.targets.tir import CannotVectorize, const
+from cuvilc.targets.tir import const
 
 ANCHORS = (
     "ai.softmax", "ai.log_softmax", "ai.layer_norm", "ai.rms_norm",
@@ -40,12 +40,9 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
         behind = ir.type_of(anchor.operands[0]).shape[ir.attrs(anchor)["axis"] + 1 :]
         if any(d != 1 for d in behind):
             return rows_across.schedule(region, anchor, chip, name)
-    for width in (chip.lanes, 1):
-        try:
-            return _Rows(region, anchor, name, width).build()
-        except CannotVectorize:
-            continue
-    raise AssertionError("scalar loops always build")
+    return vectorized(
+        lambda vector: _Rows(region, anchor, name, chip.lanes if vector else 1).build()
+    )
 
 
 def find_anchor(region: Region) -> Any:
@@ -56,12 +53,11 @@ def find_anchor(region: Region) -> Any:
     (anchor,) = anchors
     shape = ir.type_of(anchor.results[0]).shape
     after = {anchor.results[0], anchor.operands[0]}
+    region.need_elements(anchor)
     for operation in region.operations:
         declared = ir.definition(operation)
-        if operation == anchor:
+        if operation == anchor or declared is None:
             continue
-        if declared is None or declared.facet("element") is None:
-            raise Miss(f"{operation.name} has no element facet")
         if any(v in after for v in operation.operands) and operation.results[0] not in after:
             if "elementwise" not in declared.traits:
                 raise Miss(f"{operation.name} moves elements of the normalised value")
@@ -99,11 +95,11 @@ class _Rows:
         shape = ir.type_of(self.source).shape
         digits = [Digit(axis, d) for axis, d in enumerate(shape)]
         first = self.attrs.get("axis", 2)
-        if self.anchor.name == "ai.group_norm":
+        grouped = self.anchor.name == "ai.group_norm"
+        if grouped:
             share = floordiv(shape[1], self.attrs["groups"])
             digits[1:2] = [Digit(1, self.attrs["groups"], share), Digit(1, share)]
         digits, _ = split(self.region, digits, self._dry)
-        grouped = self.anchor.name == "ai.group_norm"
         if grouped:
             lead = [d for d in digits if d.axis == 0 or (d.axis == 1 and _whole(d, share))]
         else:
@@ -222,34 +218,25 @@ class _Rows:
             self.result, lambda index: self.k.let(finish(index, self._parameters(operands, index)))
         )
 
-        def write(index: tuple[Any, ...], place: Place) -> None:
-            for number, value in enumerate(self.region.results):
-                self.emitter.store(number, index, self.emitter.accessor(value)[index])
-
-        self.each(write, 2)
+        self.each(lambda index, _: self.emitter.store_all(index), 2)
 
 
 def _softmax(rows: _Rows, first: Load, again: Load) -> Any:
     k, b = rows.k, rows.b
     top = rows.fold("max", first, exact=False)
     if rows.anchor.name == "ai.log_softmax":
-        total = rows.fold("sum", lambda index: exp_below(k, again(index) - top), unroll=2)
+        total = rows.fold("sum", lambda index: k.exp_below(again(index) - top), unroll=2)
         shift = b.let(k.log(total))
         return lambda index, _: again(index) - top - shift
 
     def term(index: tuple[Any, ...]) -> Any:
-        value = k.let(exp_below(k, again(index) - top))
+        value = k.let(k.exp_below(again(index) - top))
         b.store(rows.line, rows.position, value)
         return value
 
     total = rows.fold("sum", term, unroll=2)
     scale = b.let(const(1.0, rows.dtype) / total)
     return lambda index, _: b.load(rows.line, rows.position) * scale
-
-
-def exp_below(k: Any, x: Any) -> Any:
-    """eˣ for x ≤ 0."""
-    return k.exp(x) if str(x.ty.dtype) == "float64" else k.exp_below(x)
 
 
 def _standardise(rows: _Rows, first: Load, again: Load) -> Any:

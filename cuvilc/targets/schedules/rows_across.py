@@ -9,22 +9,17 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import product
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Region, Scheduled
+from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.elementwise import outer_values
 from cuvilc.targets.schedules.elementwise_access import Digit
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import combine, identity
-from cuvilc.targets.tir import CannotVectorize, const
+from cuvilc.targets.tir import const
 
 
 def schedule(region: Region, anchor: Any, chip: Chip, name: str) -> Scheduled:
     """A task is one index of every axis but the softmax's and the last."""
-    for width in (chip.lanes, 1):
-        try:
-            return _build(region, anchor, name, width)
-        except CannotVectorize:
-            continue
-    raise AssertionError("scalar loops always build")
+    return vectorized(lambda vector: _build(region, anchor, name, chip.lanes if vector else 1))
 
 
 def _build(region: Region, anchor: Any, name: str, width: int) -> Scheduled:
@@ -61,19 +56,15 @@ def _column(emitter: Emitter, anchor: Any, axis: int, fixed: dict[int, Any]) -> 
     with b.loop(extent) as r:
         top.set(combine(k, "max", top.get(), x[at(r)], exact=False))
     with b.loop(extent) as r:
-        total.set(total.get() + _exp(k, x[at(r)] - top.get()))
+        total.set(total.get() + k.exp_below(x[at(r)] - top.get()))
     logarithm = anchor.name == "ai.log_softmax"
     shift = b.let(k.log(total.get())) if logarithm else b.let(const(1.0, dtype) / total.get())
 
     def value(index: tuple[Any, ...]) -> Any:
-        return x[index] - top.get() - shift if logarithm else _exp(k, x[index] - top.get()) * shift
+        below = x[index] - top.get()
+        return below - shift if logarithm else k.exp_below(below) * shift
 
     emitter.define(anchor.results[0], lambda index: k.let(value(index)))
     with b.loop(extent) as r:
-        for number, result in enumerate(emitter.region.results):
-            emitter.store(number, at(r), emitter.accessor(result)[at(r)])
+        emitter.store_all(at(r))
     emitter.forget()
-
-
-def _exp(k: Any, x: Any) -> Any:
-    return k.exp(x) if str(x.ty.dtype) == "float64" else k.exp_below(x)

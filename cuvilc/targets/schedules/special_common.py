@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-
-from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
@@ -15,7 +11,6 @@ from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.notation import compute_dtype
 from cuvilc.targets.region import Emitter, Miss, Region
-from cuvilc.targets.tir import KernelBuilder, PrimExpr, const
 
 
 def lone(region: Region, *names: str) -> Operation:
@@ -30,11 +25,12 @@ def lone(region: Region, *names: str) -> Operation:
 
 def argument(region: Region, value: Value) -> int:
     """The value's place among the launch's buffers."""
-    if value not in region.arguments:
+    found = region.argument(value)
+    if found is None:
         raise Miss("an operand that must lie in memory does not")
     if ir.type_of(value).layout:
         raise Miss("an operand in a blocked layout")
-    return region.arguments.index(value)
+    return found
 
 
 def outputs(region: Region, operation: Operation) -> dict[int, int]:
@@ -56,11 +52,3 @@ def unravel(emitter: Emitter, flat: Any, shape: tuple[Dim, ...]) -> list[Any]:
         index.append(b.let(k.mod(flat, b.scalar(d))))
         flat = b.let(k.floordiv(flat, b.scalar(d)))
     return [*([flat] if shape else []), *reversed(index)]
-
-
-@contextmanager
-def repeat(b: KernelBuilder, condition: PrimExpr) -> Iterator[None]:
-    """`while condition:`, over loads of variables that the body sets."""
-    with b._block() as statements:
-        yield
-    b.emit(tirx.While(condition, tirx.SeqStmt([*statements, tirx.Evaluate(const(0, "int32"))])))

@@ -91,12 +91,8 @@ class _Scatter:
         """All updates of scatter_elements whose index begins with `first`."""
         b, axis = self.b, self.attrs["axis"]
         x, indices = self.types[0], self.types[1]
-
-        def nest(index: list[Any]) -> None:
-            if len(index) < len(indices.shape):
-                with b.loop(b.scalar(indices.shape[len(index)])) as i:
-                    nest([*index, i])
-                return
+        with b.loops([b.scalar(d) for d in indices.shape[len(first) :]]) as rest:
+            index = [*first, *rest]
             source = b.let(self.k.flat_index(indices, index))
             at, inside = self._index(source, b.scalar(x.shape[axis]))
             with b.when(inside):
@@ -104,8 +100,6 @@ class _Scatter:
                 self._update(b.let(self.k.flat_index(x, where)), source)
             with b.otherwise():
                 b.fault(FAULTS["index"])
-
-        nest(first)
 
     def slices(self) -> None:
         """All updates of scatter_nd."""

@@ -18,7 +18,7 @@ from cuvilc.dialect.dims import product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.notation import FAULTS, Accessor, compute_dtype
 from cuvilc.targets.region import Emitter, Region, Scheduled
-from cuvilc.targets.schedules.special_common import argument, lone, outputs, repeat, unravel
+from cuvilc.targets.schedules.special_common import argument, lone, outputs, unravel
 from cuvilc.targets.tir import const
 
 
@@ -101,7 +101,7 @@ class _TopK:
         b = self.b
         hole = b.variable(start)
         child = b.variable(start * 2 + 1)
-        with repeat(b, child.get() < size):
+        with b.repeat(child.get() < size):
             left = b.let(child.get())
             right = b.let(tirx.min(left + 1, size - 1))
             left_key, left_index = b.let(self._key(left)), b.let(b.load(self.indices, left))

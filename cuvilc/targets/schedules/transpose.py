@@ -18,7 +18,7 @@ from tvm import DataType, tirx
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.elementwise_access import Access, logical_index, store_all
+from cuvilc.targets.schedules.elementwise_access import Access, logical_index
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, is_load
 
@@ -139,7 +139,7 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
     def scalar(start: Any) -> None:
         rest = inner - start if isinstance(inner, int) else b.let(const(0) + inner - start)
         with b.loop(count) as o, b.loop(rest) as i:
-            store_all(emitter, index(first + o, i + start))
+            emitter.store_all(index(first + o, i + start))
 
     if not vector:
         scalar(0)
@@ -181,7 +181,7 @@ def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any)
         squares[number] = partial(_element, square, n, lanes)
     with b.loop(n) as lanes["o"], b.loop(n, "vectorized") as lanes["i"]:
         b.replace(squares)
-        store_all(emitter, index(o + lanes["o"], i + lanes["i"]))
+        emitter.store_all(index(o + lanes["o"], i + lanes["i"]))
         b.replace(None)
     emitter.forget()
 

@@ -18,7 +18,7 @@ from cuvilc.targets.notation import compute_dtype
 from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.microkernel import opaque
 from cuvilc.targets.schedules.reduction_fold import combine, identity
-from cuvilc.targets.schedules.special_common import argument, lone, repeat
+from cuvilc.targets.schedules.special_common import argument, lone
 from cuvilc.targets.tir import const
 
 _ROWS, _MANY_ROWS = 16, 64  # many when the ensemble is too large for the second cache level
@@ -105,7 +105,7 @@ class _Ensemble:
             b.store(nodes, j, node)
             b.store(modes, j, self._at("mode", b.load(nodes, j)))
             busy.set(busy.get() | b.load(modes, j))
-        with repeat(b, busy.get() > const(0)):
+        with b.repeat(busy.get() > const(0)):
             busy.set(const(0))
             for j in range(_TREES):
                 self._step(row, nodes, modes, j)
