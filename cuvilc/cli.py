@@ -6,7 +6,6 @@ Loads nothing heavy: TVM, MLIR, onnx and NumPy come with the command that needs 
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -86,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     output = Output.of_arguments(arguments)
     try:
-        with _unwinding(), _rare_collections():
+        with _unwinding():
             result = app(args=arguments or ["--help"], prog_name="cuvilc", standalone_mode=False)
         sys.stdout.flush()
         if not arguments:
@@ -119,19 +118,6 @@ def _report(error: Exception, arguments: list[str], output: Output) -> int:
         problem = internal_error(error, Path("cuvilc.crash.txt"), facts)
     output.errors(problem)
     return problem.exit_code
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Python looks for garbage cycles less often: while a command imports what it needs, nearly all
-    objects stay alive, and looking through them took a tenth of a build.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Prints nothing: progress goes to `BuildRequest.report`, results come as a BuildR
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,21 @@ def load_model(
 
 def build(request: BuildRequest) -> BuildReport:
     """Build a package. CuvilError: no package was written, and an older one stands still."""
-    return _Build(request).run()
+    with _rare_collections():
+        return _Build(request).run()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Python looks for garbage cycles less often. Nearly all that a build makes or imports stays
+    alive to its end; looking through it again and again took a tenth of the time.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def default_output(model: Path) -> Path:
