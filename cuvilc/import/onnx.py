@@ -38,20 +38,22 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
     """Import the model. CuvilError with everything that is wrong with it."""
     path = Path(path)
     wire = onnx_wire.read(path)
-    model = onnx_model.parse(path, wire)
-    onnx_model.check_versions(path, model)
-    original_opset = onnx_model.opsets(model)[""]
-    if onnx_model.needs_upgrade(model):
-        wire.message, wire.blobs = bytes(wire.buffer[:]), {}
-        model = onnx_model.upgrade(path, onnx_model.parse(path, wire))
-    blobs = {model.graph.initializer[i].name: place for i, place in wire.blobs.items()}
-    model = onnx_model.inline(path, model)
-    reader = TensorReader(path, wire)
-    session = _Session(path, model, reader, blobs, options)
-    program = session.run()
+    with onnx_wire.digest(wire.buffer) as digest:
+        model = onnx_model.parse(path, wire)
+        onnx_model.check_versions(path, model)
+        original_opset = onnx_model.opsets(model)[""]
+        if onnx_model.needs_upgrade(model):
+            wire.message, wire.blobs = bytes(wire.buffer[:]), {}
+            model = onnx_model.upgrade(path, onnx_model.parse(path, wire))
+        blobs = {model.graph.initializer[i].name: place for i, place in wire.blobs.items()}
+        model = onnx_model.inline(path, model)
+        reader = TensorReader(path, wire)
+        session = _Session(path, model, reader, blobs, options)
+        program = session.run()
+        sha256 = digest.result()
     program.source = {
         "format": "onnx",
-        "sha256": wire.sha256.result(),
+        "sha256": sha256,
         "ir_version": int(model.ir_version),
         "opset": original_opset,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),

@@ -11,14 +11,17 @@ import hashlib
 import mmap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from cuvilc.diagnostics import CuvilError, fail
 
 from . import codes
 
 BIG_BYTES = 4096  # smaller raw_data stays in the message
+_HASHED_BYTES = 4 << 20  # between two looks at whether the digest is still wanted
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # field numbers in ModelProto, GraphProto, TensorProto
 # ModelProto's fields and their wire types, by onnx.proto.
@@ -44,10 +47,7 @@ class WireModel:
 
     message: bytes
     buffer: Buffer
-    sha256: Future[str]  # of the file, computed on a thread while the message is imported
-    blobs: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # initialiser -> (offset, length)
+    blobs: dict[int, tuple[int, int]] = field(default_factory=dict)  # initialiser: offset, length
     initializers: int = 0  # met so far
 
 
@@ -111,9 +111,7 @@ def read(path: Path) -> WireModel:
             data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise fail(codes.UNREADABLE, f"cannot read the model: {error}", place=str(path)) from None
-    hasher = ThreadPoolExecutor(1, "sha256")
-    model = WireModel(b"", data, hasher.submit(lambda: hashlib.sha256(data).hexdigest()))
-    hasher.shutdown(wait=False)
+    model = WireModel(b"", data)
     parts: list[bytes] = []
     try:
         for number, wire, start, content, end in fields(data, 0, len(data)):
@@ -126,6 +124,30 @@ def read(path: Path) -> WireModel:
         raise corrupt(path, str(error), error.offset, len(data)) from None
     model.message = b"".join(parts)
     return model
+
+
+@contextmanager
+def digest(data: Buffer) -> Iterator[Future[str]]:
+    """SHA-256 of a mapped file, computed on a thread that has ended where the block ends.
+
+    If it went on after a refusal, and the file was cut meanwhile, reading a page beyond its end
+    would end the process.
+    """
+    stopped = Event()
+
+    def compute() -> str:
+        hasher = hashlib.sha256()
+        for at in range(0, len(data), _HASHED_BYTES):
+            if stopped.is_set():
+                break
+            hasher.update(memoryview(data)[at : at + _HASHED_BYTES])
+        return hasher.hexdigest()
+
+    with ThreadPoolExecutor(1, "sha256") as pool:
+        try:
+            yield pool.submit(compute)
+        finally:
+            stopped.set()
 
 
 def corrupt(path: Path, why: str, offset: int, size_bytes: int) -> CuvilError:

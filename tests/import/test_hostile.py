@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import threading
 import zipfile
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_truncated_everywhere(tmp_path: Path) -> None:
     for size in range(2, len(data) - 1, 509):
         path.write_bytes(data[:size])
         assert code(path) in ("CUV101", "CUV102"), size
+
+
+def test_a_refused_file_is_read_no_further(tmp_path: Path) -> None:
+    """Cutting a file that a thread still reads through its mapping would end the process."""
+    weights = {"w": np.zeros((64, 1 << 18), np.float32)}
+    path = saved(tmp_path, model([node("NoSuchOp", "x w", "y")], [X], ["y"], weights))
+    code(path)
+    assert not [t for t in threading.enumerate() if t.name.startswith("sha256")]
 
 
 def test_flipped_bytes_never_crash(tmp_path: Path) -> None:
