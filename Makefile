@@ -61,7 +61,7 @@ fmt: $(STAMPS)/packages  ## format, and fix what ruff can fix
 golden: $(STAMPS)/packages  ## rewrite the tests' expectations; review the diff
 	CUVILC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -n $(JOBS) -q -k golden
 
-conformance: $(STAMPS)/packages  ## ONNX's operator cases, all of them; writes docs/conformance.md
+conformance: $(STAMPS)/packages  ## every case of ONNX's suite, onnxruntime beside; writes docs/conformance.md
 	$(BIN)/python -m tests.conformance --jobs $(JOBS)
 
 bench: setup  ## side by side with onnxruntime, OpenVINO and torch

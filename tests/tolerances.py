@@ -41,7 +41,10 @@ def mismatch(
 
 
 def _whole(found: np.ndarray, wanted: np.ndarray, steps: int) -> str:
-    if found.dtype == bool or found.dtype.kind not in "iu":
+    if found.dtype.kind in "fV":  # ml_dtypes' small floats and integers: exact in float32
+        a, b = found.astype(np.float32), wanted.astype(np.float32)
+        wrong = int(((a != b) & ~(np.isnan(a) & np.isnan(b))).sum())
+    elif found.dtype == bool or found.dtype.kind not in "iu":
         wrong = int((found != wanted).sum())
     else:
         wrong = int((np.abs(found.astype(np.int64) - wanted.astype(np.int64)) > steps).sum())

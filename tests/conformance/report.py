@@ -1,56 +1,99 @@
-"""The table of outcomes as a page of the documentation."""
+"""The tables of outcomes as a page of the documentation."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
 KINDS = ("passed", "failed", "refused")
 WIDTH = 140
+Outcomes = Sequence[Mapping[str, str]]
+
+_HEAD = """\
+# Conformance
+
+All cases of ONNX {version}'s backend suite: single operators (`node`), `simple` and `light` models,
+`pytorch-converted` and `pytorch-operator`. Each is imported, compiled for target `{target}`, run by
+`cuvil` and compared with the expected outputs (`tests/tolerances.py`). `make conformance` writes
+this page{beside}.
+
+**{total} cases: {counts}.**
+
+Refused: a diagnostic names what is not supported, before anything is compiled. Where a case passes
+shapes or axes as inputs, which decide the sizes of outputs, and is refused for that, they are made
+constants, as in real models.
+"""
+_RIVAL = """\
+onnxruntime runs the same models in the same process, compared by the same code and tolerances. What
+it will not load or run counts as refused.
+"""
 
 
-def report(outcomes: Iterable[dict[str, str]], target: str) -> str:
-    """docs/conformance.md: totals, a row per operator, then every failure and every refusal."""
+def report(
+    outcomes: Iterable[Mapping[str, str]],
+    target: str,
+    rival: Mapping[str, Mapping[str, str]] | None = None,
+    not_at_hand: Sequence[str] = (),
+) -> str:
+    """docs/conformance.md: totals, a row per category and per operator, then every failure and
+    refusal. rival: onnxruntime's outcomes by name, for columns beside.
+    """
     results = sorted(outcomes, key=lambda o: (o["operator"], o["name"]))
-    totals = Counter(o["kind"] for o in results)
-    lines = [
-        "# Conformance",
-        "",
-        f"ONNX {onnx.__version__}'s operator cases, each imported, compiled for target `{target}`,",
-        "run by `cuvil` and compared with the expected outputs (`tests/tolerances.py`).",
-        "`make conformance` writes this page.",
-        "",
-        f"**{len(results)} cases: " + ", ".join(f"{totals[k]} {k}" for k in KINDS) + ".**",
-        "",
-        "Refused: a diagnostic names what is not supported, before anything is compiled. Where a",
-        "case passes shapes or axes as inputs, which decide the sizes of outputs, they are made",
-        "constants, as in real models.",
-        "",
-        "| operator | passed | failed | refused |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    operators: dict[str, Counter[str]] = defaultdict(Counter)
-    for outcome in results:
-        operators[outcome["operator"]][outcome["kind"]] += 1
-    lines += [
-        f"| {name} | " + " | ".join(str(counts[k] or "") for k in KINDS) + " |"
-        for name, counts in sorted(operators.items())
-    ]
+    head = _HEAD.format(
+        version=onnx.__version__, target=target, total=len(results),
+        beside=", onnxruntime's columns too" if rival else "",
+        counts=", ".join(f"{n} {k}" for k, n in _counts(results).items()),
+    )  # fmt: skip
+    lines = [head, *([_RIVAL] if rival else [])]
+    lines += ["## By category", "", *_table("category", results, rival), ""]
+    if not_at_hand:
+        names = ", ".join(f"`{n}`" for n in not_at_hand)
+        lines += [f"Not available, since their models must be downloaded: {names}.", ""]
+    nodes = [o for o in results if o["category"] == "node"]
+    lines += ["## By operator", "", "The `node` cases.", "", *_table("operator", nodes, rival)]
     for kind in ("failed", "refused"):
-        reasons = defaultdict(list)
-        for outcome in results:
-            if outcome["kind"] == kind:
-                reasons[_short(outcome["reason"])].append(outcome["name"])
-        lines += ["", f"## {kind.capitalize()}", ""]
-        for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-            lines.append(f"- {reason}  ")
-            lines.append(f"  {', '.join(f'`{n}`' for n in names)}")
-        if not reasons:
-            lines.append("None.")
+        lines += ["", f"## {kind.capitalize()}", "", *_reasons(results, kind)]
     return "\n".join(lines) + "\n"
+
+
+def _counts(results: Outcomes) -> dict[str, int]:
+    found = Counter(o["kind"] for o in results)
+    return {k: found[k] for k in KINDS}
+
+
+def _table(key: str, results: Outcomes, rival: Mapping[str, Mapping[str, str]] | None) -> list[str]:
+    """A row of counts for every value of `key`, and one for all."""
+    groups: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for outcome in results:
+        groups[outcome[key]].append(outcome)
+    names = sorted(groups, key=None if key == "operator" else list(groups).index)
+    heads = [key, *KINDS, *(f"onnxruntime {k}" for k in KINDS if rival)]
+    lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+    for name, rows in [*((n, groups[n]) for n in names), ("**all**", list(results))]:
+        counts = [*_counts(rows).values()]
+        if rival:
+            counts += _counts([rival[o["name"]] for o in rows]).values()
+        lines.append(_row([name, *(str(n or "") for n in counts)]))
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _reasons(results: Outcomes, kind: str) -> list[str]:
+    """Each reason with the cases that ended so, the most frequent first."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for outcome in results:
+        if outcome["kind"] == kind:
+            reasons[_short(outcome["reason"])].append(outcome["name"])
+    lines = []
+    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines += [f"- {reason}  ", f"  {', '.join(f'`{n}`' for n in names)}"]
+    return lines or ["None."]
 
 
 def _short(reason: str) -> str:

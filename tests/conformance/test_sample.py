@@ -1,4 +1,4 @@
-"""A fixed tenth of the operator cases; `make conformance` runs all of them."""
+"""A fixed tenth of the small cases and all that ever failed; `make conformance` runs all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from zlib import crc32
 import pytest
 
 from cuvilc.targets.target import target_names
+from tests.conformance.__main__ import EVER_FAILED
 from tests.conformance.cases import all_cases
 from tests.conformance.report import report
-from tests.conformance.worker import Worker
+from tests.conformance.worker import RIVAL, Worker
 
 PART = 10
 KNOWN = getattr(import_module("tests.import.test_onnx_cases"), "DIFFERENT", frozenset())
@@ -19,7 +20,10 @@ KNOWN = getattr(import_module("tests.import.test_onnx_cases"), "DIFFERENT", froz
 
 def names() -> list[str]:
     """By the names' checksums: the sample stays the same when onnx adds cases."""
-    return sorted(n for n in all_cases() if crc32(n.encode()) % PART == 0 and n not in KNOWN)
+    cases = all_cases()
+    ever_failed = set(EVER_FAILED.read_text().split()) & cases.keys()
+    tenth = {n for n in cases if crc32(n.encode()) % PART == 0 and cases[n].category != "light"}
+    return sorted((tenth | ever_failed) - KNOWN)
 
 
 @pytest.fixture(scope="module", params=target_names())
@@ -46,14 +50,36 @@ def test_a_lost_worker_costs_one_case(worker: Worker) -> None:
 
 
 def test_the_report_counts() -> None:
-    page = report(
-        [
-            {"name": "test_add", "operator": "Add", "kind": "passed", "reason": ""},
-            {"name": "test_erf", "operator": "Erf", "kind": "failed", "reason": "y: a|b"},
-            {"name": "test_seq", "operator": "SplitToSequence", "kind": "refused", "reason": "no"},
-        ],
-        "x86",
-    )
+    results = [
+        {"name": "test_add", "operator": "Add", "kind": "passed", "reason": ""},
+        {"name": "test_erf", "operator": "Erf", "kind": "failed", "reason": "y: a|b"},
+        {"name": "test_seq", "operator": "SplitToSequence", "kind": "refused", "reason": "no"},
+    ]
+    categories = ("node", "node", "simple")
+    results = [{**r, "category": c} for r, c in zip(results, categories, strict=True)]
+    page = report(results, "x86")
     assert "3 cases: 1 passed, 1 failed, 1 refused." in page
+    assert "| node | 1 | 1 |  |" in page
+    assert "| simple |  |  | 1 |" in page
     assert "| Erf |  | 1 |  |" in page
+    assert "SplitToSequence" not in page  # operators are counted by their own cases
     assert "- y: a\\|b" in page
+
+
+def test_the_report_sets_onnxruntime_beside() -> None:
+    result = {"name": "test_add", "operator": "Add", "category": "node", "kind": "passed"}
+    rival = {"test_add": {"kind": "refused", "reason": "no"}}
+    page = report([{**result, "reason": ""}], "x86", rival, ["test_big"])
+    assert "| Add | 1 |  |  |  |  | 1 |" in page
+    assert "must be downloaded: `test_big`." in page
+
+
+def test_onnxruntime_runs_cases_the_same_way() -> None:
+    worker = Worker(RIVAL)
+    try:
+        for name in ("test_cast_FLOAT_to_INT4", "test_compress_bfloat16"):
+            assert worker.run(name)["kind"] == "passed"
+        assert worker.run("test_add")["kind"] == "passed"
+        assert worker.run("test_bernoulli")["kind"] == "passed"  # only its type can be compared
+    finally:
+        worker.close()

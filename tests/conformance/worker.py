@@ -1,6 +1,7 @@
 """A process that runs cases: names in, outcomes out, a line each. Its death costs one case.
 
 `Worker` is the side that asks; `python -m tests.conformance.worker TARGET` the side that runs.
+The target `onnxruntime` is no target of cuvilc's: onnxruntime runs the cases itself.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import resource
 import selectors
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+RIVAL = "onnxruntime"
 START_S = 180  # the first time, onnx computes its cases
 CASE_S = 60
 MEMORY_BYTES = 8 << 30
@@ -93,12 +96,17 @@ def serve(target: str) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     from tests.conformance.cases import all_cases
-    from tests.conformance.compiled import run_case
 
+    if target == RIVAL:
+        from tests.conformance.onnxruntime_cases import run_case
+    else:
+        from tests.conformance.compiled import run_case as compiled
+
+        run_case = partial(compiled, target=target)
     cases = all_cases()
     answers.write("ready\n")
     for line in sys.stdin:
-        outcome: Any = run_case(cases[line.strip()], target)
+        outcome: Any = run_case(cases[line.strip()])
         answers.write(json.dumps(vars(outcome)) + "\n")
 
 

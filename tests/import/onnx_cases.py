@@ -35,6 +35,7 @@ class Case:
     name: str
     model: onnx.ModelProto
     data: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
+    category: str = "node"
 
     @property
     def operator(self) -> str:
@@ -60,11 +61,12 @@ def iter_cases(names: Callable[[str], bool] = lambda name: True) -> Iterator[Cas
         for case in collect_testcases(None):
             if names(case.name):
                 yield Case(
-                    case.name, case.model, tuple(_data(case.model, d) for d in case.data_sets)
+                    case.name, case.model, tuple(by_name(case.model, d) for d in case.data_sets)
                 )
 
 
-def _data(model: onnx.ModelProto, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def by_name(model: onnx.ModelProto, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A data set's inputs and outputs, given in the model's order, by name."""
     inputs, outputs = data
     return (
         dict(zip((i.name for i in model.graph.input), map(_array, inputs), strict=False)),
@@ -109,7 +111,7 @@ def run_case(case: Case, run: Runner = interpret) -> Outcome:
     try:
         for inputs, wanted in case.data:
             found = run(program, inputs)
-            wrong = _compare(found, wanted)
+            wrong = compare(found, wanted)
             if wrong:
                 return Outcome(case.name, case.operator, "failed", wrong)
     except Exception as error:  # a crash is a result here
@@ -130,12 +132,24 @@ def _first_line(error: CuvilError) -> str:
     return f"{d.code} {d.message}"
 
 
-def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, Any]) -> str:
+def compare(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The first output that differs and how, or nothing."""
     for name, want in wanted.items():
-        wrong = mismatch(np.asarray(found[name]), np.asarray(want))
+        wrong = _difference(found[name], want)
         if wrong:
             return f"{name}: {wrong}"
     return ""
+
+
+def _difference(found: Any, want: Any) -> str:
+    if want is None or found is None:
+        return "" if want is found else f"{'nothing' if found is None else 'a value'}"
+    if not isinstance(want, list):
+        return mismatch(np.asarray(found), np.asarray(want))
+    if not isinstance(found, (list, tuple)) or len(found) != len(want):
+        return f"not a sequence of {len(want)}"
+    differ = (_difference(f, w) for f, w in zip(found, want, strict=True))
+    return next((f"element {i}: {d}" for i, d in enumerate(differ) if d), "")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
