@@ -80,6 +80,5 @@ def test_onnxruntime_runs_cases_the_same_way() -> None:
         for name in ("test_cast_FLOAT_to_INT4", "test_compress_bfloat16"):
             assert worker.run(name)["kind"] == "passed"
         assert worker.run("test_add")["kind"] == "passed"
-        assert worker.run("test_bernoulli")["kind"] == "passed"  # only its type can be compared
     finally:
         worker.close()
