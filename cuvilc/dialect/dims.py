@@ -481,13 +481,7 @@ def _parse_node(node: ast.expr, text: str) -> Dim:
 
 
 def size(shape: Shape) -> int:
-    """Number of elements of a static shape."""
-    return (
-        prod(int(d) for d in shape if isinstance(d, int))
-        if is_static(shape)
-        else _not_static(shape)
-    )
-
-
-def _not_static(shape: Shape) -> int:
-    raise TypeError(f"shape {shape} is not static")
+    """Number of elements of a static shape; TypeError for others."""
+    if not is_static(shape):
+        raise TypeError(f"shape {shape} is not static")
+    return prod(int(d) for d in shape if isinstance(d, int))

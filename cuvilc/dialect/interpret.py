@@ -91,12 +91,7 @@ class Interpreter:
 
     def places(self, operation: Operation) -> tuple[Any, ...]:
         """The planned place of each result; None above the launch level or outside the arena."""
-        attributes = ir.attrs(operation)
-        place = attributes.get("place")
-        places = attributes.get("places") or (
-            (place,) if place else (None,) * len(operation.results)
-        )
-        return self.concrete(places)
+        return self.concrete(ir.places(operation) or (None,) * len(operation.results))
 
     def put(self, array: np.ndarray, place: Any) -> np.ndarray:
         """`array` as it lies at its place."""

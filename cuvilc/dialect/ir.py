@@ -20,7 +20,7 @@ from cuvilc._mlir import func, ir
 from cuvilc.dialect import op as declarations
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
-from cuvilc.dialect.types import TensorType, TypeTable, dtype_name, numpy_dtype
+from cuvilc.dialect.types import FLOATS, TensorType, TypeTable, dtype_name, numpy_dtype
 
 Operation: TypeAlias = ir.Operation
 Value: TypeAlias = ir.Value
@@ -258,9 +258,15 @@ def constant(program: Program, array: np.ndarray, key: str) -> Value:
     )  # fmt: skip
 
 
+def places(operation: Operation) -> tuple[Any, ...]:
+    """The planned place of each result; none of them above the launch level."""
+    found = attrs(operation)
+    return found.get("places") or ((found["place"],) if "place" in found else ())
+
+
 def full(value: float | int | bool, shape: Sequence[Dim] = (), dtype: str = "float32") -> Value:
     """An `ai.full`: a tensor of one repeated value, which kernels take as an immediate."""
-    value = float(value) if dtype in ("float32", "float64", "float16", "bfloat16") else int(value)
+    value = float(value) if dtype in FLOATS else int(value)
     return build("ai.full", value=value, shape=tuple(shape), dtype=dtype)
 
 

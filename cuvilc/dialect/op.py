@@ -37,7 +37,7 @@ from types import new_class
 from typing import Any, ClassVar
 
 from cuvilc._mlir import ext, ir, irdl, register_type_caster
-from cuvilc.dialect.dims import Dim, Expr, parse
+from cuvilc.dialect.dims import Expr, parse
 from cuvilc.dialect.types import TensorType
 
 _OPERAND_KINDS = {"Tensor": "one", "Tensor | None": "optional", "Tensors": "many"}
@@ -93,7 +93,7 @@ class OpDef:
     combine: str = ""  # how `term` facets are folded: "sum", "max", "min", "prod"
 
     def facet(self, name: str) -> Callable[..., Any] | None:
-        """A lowering facet such as `element`, `contribution`; None where the operation has none."""
+        """A lowering facet such as `element` or `term`; None where the operation has none."""
         return self.facets.get(name)
 
     def group(self, values: Sequence[Any]) -> list[Any]:
@@ -355,4 +355,4 @@ def load_dialect() -> None:
         register_type_caster(ir.DynamicAttr.lookup_typeid(attr.attr_name), replace=True)(attr)
 
 
-__all__ = ["OPS", "Dim", "OpDef", "Sample", "ShapeError", "Tensor", "Tensors", "op", "sample"]
+__all__ = ["MANY", "OPS", "OpDef", "Sample", "ShapeError", "Tensor", "Tensors", "op", "sample"]

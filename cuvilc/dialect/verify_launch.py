@@ -93,8 +93,7 @@ def _held(program: Program, order: list[Operation]) -> Iterator[_Held]:
     last = _last_uses(order)
     for number, operation in enumerate(order):
         attrs = ir.attrs(operation)
-        places = attrs.get("places") or ((attrs["place"],) if "place" in attrs else ())
-        for value, place in zip(operation.results, places, strict=False):
+        for value, place in zip(operation.results, ir.places(operation), strict=False):
             # A branch's copy lies in its conditional's result, which is listed by itself.
             inside = operation.name == "ai.copy" and ir.users(value)[0].name == "ai.yield"
             if place[0] != "arena" or inside:

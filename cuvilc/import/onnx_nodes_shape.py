@@ -10,7 +10,7 @@ from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
-from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.op import MANY, ShapeError
 from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
@@ -180,9 +180,8 @@ def concat(n: Node) -> ir.Value:
 
 def concat_values(values: list[ir.Value], at: int) -> ir.Value:
     """One after the other, in stages where they are more than an operation takes."""
-    most = 32
-    while len(values) > most:
-        values = [ai("concat", *values[i : i + most], axis=at) for i in range(0, len(values), most)]
+    while len(values) > MANY:
+        values = [ai("concat", *values[i : i + MANY], axis=at) for i in range(0, len(values), MANY)]
     return ai("concat", *values, axis=at)
 
 

@@ -8,14 +8,23 @@ import pytest
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.conv import schedule
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.gemm_plan import PANEL
 from tests.targets.kernel_harness import CHIPS, V2, V4, check, program_of
 from tests.targets.samples import on_chips
 
 H, W, N = symbol("h"), symbol("w"), symbol("n")
 BLOCKED = "NCHW16c"
+
+
+def test_passes_lay_out_what_schedules_read() -> None:
+    """The dialect cannot import the targets, so the numbers stand in both."""
+    context = PassContext()
+    assert (context.panel, context.channel_block) == (PANEL, BLOCK)
 
 
 def conv(

@@ -195,7 +195,7 @@ class Concat:
     )
 
 
-PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+PAD_MODES = ("constant", "reflect", "edge", "wrap")  # np.pad has the same words
 
 
 @op("ai.pad", traits=INJECTIVE)
@@ -217,7 +217,7 @@ class Pad:
         need_length(after, x.rank, "after")
         need_not_negative(before, "before (a negative pad is a slice)")
         need_not_negative(after, "after (a negative pad is a slice)")
-        need_word(mode, tuple(PAD_MODES), "mode")
+        need_word(mode, PAD_MODES, "mode")
         for axis, (n, b, a) in enumerate(zip(x.shape, before, after, strict=True)):
             padded = (b, a) != (0, 0)
             nothing = mode != "constant" and n == 0 and padded
@@ -229,7 +229,7 @@ class Pad:
         pads = list(zip(before, after, strict=True))
         if mode == "constant":
             return np.pad(x, pads, constant_values=np.asarray(value).astype(x.dtype))
-        return np.pad(x, pads, mode=PAD_MODES[mode])
+        return np.pad(x, pads, mode=mode)
 
     def element(k, i, x, *, before, after, mode, value):
         axes = list(zip(i, before, after, x.shape, strict=True))

@@ -77,16 +77,17 @@ def merge_equal(graph: Graph) -> int:
         if twin is None:
             found.append(node)
             continue
-        twin.op.location = ir.fused_location([twin.op, node.op]) if _named(node, twin) else (
-            twin.op.location
-        )  # fmt: skip
+        if _named(node, twin):
+            twin.op.location = ir.fused_location([twin.op, node.op])
         graph.replace(node, *twin.results)
         count += 1
     return count
 
 
 def _named(node: Node, twin: Node) -> bool:
-    """Constants and fulls are merged so often that their joined names would say nothing."""
+    """Whether the merged operation keeps both names: constants and fulls are merged so often that
+    their joined names would say nothing.
+    """
     return node.name not in ("ai.constant", "ai.full") and node.op.location != twin.op.location
 
 

@@ -49,22 +49,21 @@ class _Blocker:
         if operation.name == "ai.conv" and self.conv_fits(operation):
             self.conv(operation)
         elif operation.name in _POOLS and operation.operands[0] in self.blocked:
-            with ir.before(operation):
-                result = ir.build(
-                    operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation)
-                )
-            self.became(operation, result)
+            self.became(operation, self.twin(operation))
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
-            with ir.before(operation):
-                result = ir.build(
-                    operation.name, self.blocked[operation.operands[0]], **ir.attrs(operation)
-                )
+            result = self.twin(operation)
             if ir.type_of(result).layout:
                 self.became(operation, result)
             else:
                 ir.replace(operation, result)
         elif self.elementwise_fits(operation):
-            self.elementwise(operation)
+            self.became(operation, self.twin(operation))
+
+    def twin(self, operation: Operation) -> Value:
+        """The operation on its operands' blocked forms, where they have one."""
+        operands = [self.blocked.get(v, v) for v in operation.operands]
+        with ir.before(operation):
+            return ir.build(operation.name, *operands, **ir.attrs(operation))
 
     def layout_of(self, rank: int) -> str:
         return {3: "NCW", 4: "NCHW", 5: "NCDHW"}[rank] + f"{self.context.channel_block}c"
@@ -90,12 +89,8 @@ class _Blocker:
         """Constant float32 weights, two spatial axes, and channels that fill blocks."""
         x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
         block, groups = self.context.channel_block, ir.attrs(operation)["groups"]
-        if (
-            x.rank != 4
-            or x.dtype != "float32"
-            or not w.is_static
-            or not isinstance(x.shape[1], int)
-        ):
+        known = w.is_static and isinstance(x.shape[1], int)
+        if x.rank != 4 or x.dtype != "float32" or not known:
             return False
         if self.program.constant_array(operation.operands[1]) is None:
             return False
@@ -151,12 +146,6 @@ class _Blocker:
         shape = ir.type_of(value).shape
         return len(shape) <= 4 and all(d == 1 for i, d in enumerate(shape) if i != len(shape) - 3)
 
-    def elementwise(self, operation: Operation) -> None:
-        operands = [self.blocked.get(v, v) for v in operation.operands]
-        with ir.before(operation):
-            result = ir.build(operation.name, *operands, **ir.attrs(operation))
-        self.became(operation, result)
-
 
 def relayout_constant(program: Program, value: Value, layout: str) -> Value:
     """A twin of an `ai.constant` (or of an `ai.full`, made one) whose package form is `layout`."""
@@ -173,13 +162,9 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
-    if (
-        owner is None
-        or owner.name != "ai.constant"
-        or t.rank != 2
-        or t.dtype != "float32"
-        or t.layout
-    ):
+    if owner is None or owner.name != "ai.constant":
+        return
+    if t.rank != 2 or t.dtype != "float32" or t.layout:
         return
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):

@@ -35,6 +35,7 @@ class PassContext:
     math_exact: bool = False
     misses: list[Missed] = field(default_factory=list)
     applied: Counter[str] = field(default_factory=Counter)
+    _seen: set[Missed] = field(default_factory=set, repr=False)
 
     def miss(self, rule: str, operation: ir.Operation, why: str) -> None:
         """Record a refusal once."""
@@ -49,5 +50,3 @@ class PassContext:
     def why(self, rule: str) -> Sequence[str]:
         """The reasons recorded for one rule."""
         return [m.why for m in self.misses if m.rule == rule]
-
-    _seen: set[Missed] = field(default_factory=set, repr=False)

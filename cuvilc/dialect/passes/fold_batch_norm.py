@@ -63,17 +63,14 @@ def fold_after(g: Graph, node: Node) -> Any:
 
 
 def _rebuild(
-    g: Graph,
-    anchor: Node,
-    chain: list[Node],
-    weights: np.ndarray,
-    scale: np.ndarray,
+    g: Graph, anchor: Node, chain: list[Node], weights: np.ndarray, scale: np.ndarray,
     shift: np.ndarray,
-) -> Any:
+) -> Any:  # fmt: skip
+    """The anchor with the chain's scale in its weights and its shift as bias."""
     axis = 0 if anchor.name == "ai.conv" else 1
     line = scale.reshape([-1 if j == axis else 1 for j in range(weights.ndim)])
     dtype = numpy_dtype(g.type(anchor.result).dtype)
-    key = _key(g, anchor.operands[1])
+    key = g.key(anchor.operands[1])
     w = anchor.operands[1]
     if not np.all(scale == 1):
         w = g.constant(_scaled(weights, line).astype(dtype, copy=False), key)
@@ -91,12 +88,6 @@ def _scaled(weights: np.ndarray, line: np.ndarray) -> np.ndarray:
         scale = line[part] if line.shape[0] != 1 else line
         out[part] = weights[part].astype(np.float64) * scale
     return out
-
-
-def _key(g: Graph, value: Value) -> str:
-    source = g.producer(value)
-    assert source is not None
-    return str(source.attr("key"))
 
 
 def _chain_operand(g: Graph, node: Node) -> tuple[Value, Value] | None:
@@ -136,6 +127,7 @@ def _next(g: Graph, node: Node) -> Node | None:
 def _step(
     g: Graph, node: Node, channels: int, scale: np.ndarray, shift: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
+    """(scale, shift) per channel, float64, after one more step of the chain."""
     pair = _chain_operand(g, node)
     assert pair is not None
     c = np.broadcast_to(g.array(pair[1]).astype(np.float64).reshape(-1), (channels,))
@@ -171,7 +163,7 @@ def fold_before(g: Graph, node: Node) -> Any:
     )
     per_group = np.repeat(c.reshape(groups, -1), weights.shape[0] // groups, axis=0)
     line = per_group.reshape(*weights.shape[:2], *[1] * (weights.ndim - 2))
-    key, dtype = _key(g, node.operands[1]), weights.dtype
+    key, dtype = g.key(node.operands[1]), weights.dtype
     w = node.operands[1]
     rest = [] if bias is None else [bias]
     if shifts:
@@ -205,6 +197,6 @@ def fold_before_product(g: Graph, node: Node) -> Any:
         line = factor.astype(np.float64).reshape(-1)
         line = 1 / line if node.name == "ai.elemwise_div" else line
         line = line[:, None] if product.attr("transpose_b") else line[None, :]
-        w = g.constant(_scaled(weights, line), _key(g, product.operands[1]))
+        w = g.constant(_scaled(weights, line), g.key(product.operands[1]))
         return g.build("ai.matmul", product.operands[0], w, origin=(product, node), **product.attrs)
     return None

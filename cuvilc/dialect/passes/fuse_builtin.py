@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cuvilc.dialect.ir import Value
+from cuvilc.dialect.op import OPS
 from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.fuse_growth import (
     CHEAP,
@@ -52,7 +53,8 @@ def _attention(match: Match) -> Sequence[Node]:
         members.append(users[0])
     try:
         site.check(members)
-    except Miss:
+    except Miss as miss:
+        match.refuse(anchor, str(miss))
         return [anchor]
     return members
 
@@ -147,8 +149,6 @@ class _HasElement(Pattern):
     """Any operation with an `element` facet, numbers aside."""
 
     def names(self) -> tuple[str, ...]:
-        from cuvilc.dialect.op import OPS  # noqa: PLC0415
-
         return tuple(
             n for n, d in OPS.items() if d.facet("element") and d.results == 1 and n != "ai.full"
         )

@@ -19,7 +19,7 @@ import numpy as np
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, bounds
 from cuvilc.dialect.ir import Operation, Program, Value
-from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.passes.context import Miss, PassContext
 
 NAME = "plan-convolutions"
 VERSION = 1
@@ -50,9 +50,7 @@ def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> 
     if operation.name in ("ai.conv", *_POOLS):
         if _is_flat(program, operation):
             _widen_window(program, operation, flat)
-    elif (
-        declared and "elementwise" in declared.traits and any(v in flat for v in operation.operands)
-    ):
+    elif declared and "elementwise" in declared.traits and flat.keys() & {*operation.operands}:
         _widen_elementwise(operation, flat)
 
 
@@ -81,8 +79,7 @@ def _widen_window(program: Program, operation: Operation, flat: dict[Value, Valu
     with ir.before(operation):
         operands = [_wide(x, flat)]
         if operation.name == "ai.conv":
-            weights = program.constant_array(rest[0])
-            assert weights is not None
+            weights = _constant(program, rest[0])
             key = ir.attrs(ir.defining(rest[0])).get("key", "w")
             o, i, k = weights.shape[:3]
             operands += [ir.constant(program, weights.reshape(o, i, 1, k), key), *rest[1:]]
@@ -139,54 +136,56 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
 
 def _polyphase(program: Program, operation: Operation, context: PassContext) -> None:
     """One transposed convolution, of constant weights, with one group and no dilation."""
+    try:
+        taps, size = _phases(program, operation)
+    except Miss as miss:
+        context.miss(NAME, operation, str(miss))
+        return
     x, w, *bias = operation.operands
-    attrs, weights = ir.attrs(operation), program.constant_array(w)
-    strides = attrs["strides"]
-    if weights is None or attrs["groups"] != 1 or any(d != 1 for d in attrs["dilations"]):
-        context.miss(NAME, operation, "weights at run time, groups or dilation")
-        return
-    shifts = program.constant_array(bias[0]) if bias else None
-    if bias and shifts is None:
-        context.miss(NAME, operation, "bias at run time")
-        return
-    _, outputs, *kernel = weights.shape
-    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
-    grid = ir.type_of(x).shape[2:]
-    wanted = ir.type_of(operation.results[0]).shape[2:]
-    whole: list[Dim] = [(n + t - 1) * s for n, t, s in zip(grid, taps, strides, strict=True)]
-    begin = attrs["pads_begin"]
-    short = [
-        bounds(a - p - m, program.ranges)[0] < 0
-        for a, p, m in zip(whole, begin, wanted, strict=True)
-    ]
-    if any(short):
-        context.miss(NAME, operation, "output padding beyond the last phase")
-        return
+    attrs, weights = ir.attrs(operation), _constant(program, w)
+    strides, wanted = attrs["strides"], ir.type_of(operation.results[0]).shape
     key = ir.attrs(ir.defining(w)).get("key", "w")
-    phases = int(np.prod(strides))
-    ones, edges = (1,) * len(kernel), tuple(t - 1 for t in taps)
+    ones, edges = (1,) * len(taps), tuple(t - 1 for t in taps)
     with ir.before(operation):
-        packed = ir.constant(program, _phase_weights(weights, strides, taps), f"{key}.phases")
-        more = []
-        if shifts is not None:
-            more = [ir.constant(program, np.repeat(shifts, phases), f"{key}.phase_bias")]
+        phases = _phase_weights(weights, strides, taps)
+        operands = [x, ir.constant(program, phases, f"{key}.phases")]
+        for shift in bias:
+            shifts = np.repeat(_constant(program, shift), int(np.prod(strides)))
+            operands.append(ir.constant(program, shifts, f"{key}.phase_bias"))
         y = ir.build(
-            "ai.conv",
-            x,
-            packed,
-            *more,
-            strides=ones,
-            pads_begin=edges,
-            pads_end=edges,
-            dilations=ones,
+            "ai.conv", *operands, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones
         )
-        y = _interleave(y, outputs, strides)
-        if tuple(whole) != tuple(wanted):
-            n = ir.type_of(x).shape[0]
-            starts, steps = (0, 0, *begin), (1,) * (2 + len(kernel))
-            y = ir.build("ai.slice", y, starts=starts, steps=steps, sizes=(n, outputs, *wanted))
+        y = _interleave(y, int(weights.shape[1]), strides)
+        if size != wanted[2:]:
+            starts, steps = (0, 0, *attrs["pads_begin"]), (1,) * len(wanted)
+            y = ir.build("ai.slice", y, starts=starts, steps=steps, sizes=wanted)
     ir.replace(operation, y)
     context.apply(NAME)
+
+
+def _phases(program: Program, operation: Operation) -> tuple[list[int], tuple[Dim, ...]]:
+    """(taps of a phase along each axis, extents of all phases interleaved). Raises Miss."""
+    x, w, *bias = operation.operands
+    attrs, weights = ir.attrs(operation), program.constant_array(w)
+    if weights is None or attrs["groups"] != 1 or any(d != 1 for d in attrs["dilations"]):
+        raise Miss("weights at run time, groups or dilation")
+    if bias and program.constant_array(bias[0]) is None:
+        raise Miss("bias at run time")
+    strides, wanted = attrs["strides"], ir.type_of(operation.results[0]).shape[2:]
+    taps = [-(-k // s) for k, s in zip(weights.shape[2:], strides, strict=True)]
+    grid = ir.type_of(x).shape[2:]
+    size = tuple((n + t - 1) * s for n, t, s in zip(grid, taps, strides, strict=True))
+    for a, p, m in zip(size, attrs["pads_begin"], wanted, strict=True):
+        if bounds(a - p - m, program.ranges)[0] < 0:
+            raise Miss("output padding beyond the last phase")
+    return taps, size
+
+
+def _constant(program: Program, value: Value) -> np.ndarray:
+    """The array of a value that was found to be constant."""
+    array = program.constant_array(value)
+    assert array is not None
+    return array
 
 
 def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int]) -> np.ndarray:

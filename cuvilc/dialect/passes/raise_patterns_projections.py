@@ -49,12 +49,12 @@ def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
     g.here = node
     axis = 0 if node.attr("transpose_b") else 1
     w = np.concatenate([g.array(n.operands[1]) for n in group], axis)
-    weight = g.constant(w, "+".join(_key(g, n.operands[1]) for n in group))
+    weight = g.constant(w, "+".join(g.key(n.operands[1]) for n in group))
     y = g.build("ai.matmul", node.operands[0], weight, origin=group, **node.attrs)
     biases = [bias for _, bias in ends if bias is not None]
     if biases:
         line = np.concatenate([g.array(b).reshape(-1) for b in biases])
-        bias = g.constant(line, "+".join(_key(g, b) for b in biases))
+        bias = g.constant(line, "+".join(g.key(b) for b in biases))
         y = g.build("ai.elemwise_add", y, bias, origin=[end for end, _ in ends])
     t, parts = g.type(y), []
     start: Dim = 0
@@ -67,10 +67,6 @@ def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
         start = start + size
     for (end, _), part in zip(ends, parts, strict=True):
         g.replace(end, part)
-
-
-def _key(g: Graph, value: Value) -> str:
-    return str(g.producers[value].attr("key"))
 
 
 def _joins(g: Graph, n: Node, node: Node) -> bool:

@@ -39,10 +39,7 @@ def scalar_operand(g: Graph, node: Node) -> Any:
             continue
         operands = list(node.operands)
         operands[i] = g.full(number, (), g.type(v).dtype)
-        attrs = node.attrs
-        if "broadcast" in attrs:
-            attrs["broadcast"] = True
-        return g.build(node.name, *operands, **attrs)
+        return g.build(node.name, *operands, **node.broadcasting())
     return None
 
 
@@ -54,13 +51,10 @@ def implicit_broadcast(g: Graph, node: Node) -> Any:
             continue
         operands = list(node.operands)
         operands[i] = source.operands[0]
-        attrs = node.attrs
-        if "broadcast" in attrs:
-            attrs["broadcast"] = True
         others = [g.type(o).rank for j, o in enumerate(operands) if j != i]
         if max(others, default=0) < g.type(node.result).rank and len(operands) > 1:
             continue
-        made = g.build(node.name, *operands, **attrs)
+        made = g.build(node.name, *operands, **node.broadcasting())
         if made.type == node.result.type:
             return made
     return None

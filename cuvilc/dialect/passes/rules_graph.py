@@ -45,6 +45,11 @@ class Node:
     def attrs(self) -> dict[str, Any]:
         return ir.attrs(self.op)
 
+    def broadcasting(self) -> dict[str, Any]:
+        """The attributes for operands that need not have the result's shape any more."""
+        attrs = self.attrs
+        return attrs | {"broadcast": True} if "broadcast" in attrs else attrs
+
     @property
     def result(self) -> Value:
         return self.results[0]
@@ -112,6 +117,10 @@ class Graph:
     def is_constant(self, value: Value) -> bool:
         node = self.producers.get(value)
         return node is not None and node.name == "ai.constant"
+
+    def key(self, value: Value) -> str:
+        """The key of an ai.constant in the side table."""
+        return str(self.producers[value].attr("key"))
 
     def array(self, value: Value) -> Any:
         """The array of an ai.constant, or of a static ai.full; else None. Not to be written to."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from cuvilc.dialect.dims import Dim, Shape
 from cuvilc.dialect.ir import Value
+from cuvilc.dialect.op import MANY
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rewrite
 
 
@@ -117,7 +118,7 @@ def concat_known(g: Graph, node: Node) -> Any:
             origin.append(inner)
         else:
             flat.append(v)
-    if len(flat) == len(node.operands) or len(flat) > 32:
+    if len(flat) == len(node.operands) or len(flat) > MANY:
         return None
     return g.build("ai.concat", *flat, axis=axis, origin=origin)
 
@@ -136,13 +137,11 @@ def gather_one(g: Graph, node: Node) -> Any:
     if place is None or t.layout or any(d != 1 for d in g.type(indices).shape):
         return None
     extent = t.shape[axis]
-    if place < 0:
-        place = extent + int(place)
-    if not isinstance(extent, int) and node.attr("axis") != 0 and g.number(indices) < 0:
-        return None
-    if isinstance(extent, int) and isinstance(place, int) and not 0 <= place < extent:
-        return None  # the kernel reports the fault
-    if not isinstance(extent, int) and g.number(indices) != 0:
+    if isinstance(extent, int):
+        place += extent if place < 0 else 0
+        if not 0 <= place < extent:
+            return None  # the kernel reports the fault
+    elif place != 0:
         return None  # whether the size allows it is known at run time only
     cut = g.build(
         "ai.slice", x, starts=tuple(place if j == axis else 0 for j in range(t.rank)),

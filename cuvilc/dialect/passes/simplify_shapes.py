@@ -51,10 +51,7 @@ def sink_transpose(g: Graph, node: Node) -> Any:
         if moved is None:
             return None
         operands.append(moved)
-    attrs = node.attrs
-    if "broadcast" in attrs:
-        attrs["broadcast"] = True
-    inner = g.build(node.name, *operands, **attrs)
+    inner = g.build(node.name, *operands, **node.broadcasting())
     return g.build("ai.transpose", inner, perm=perm, origin=(first, node))
 
 

@@ -14,10 +14,11 @@ from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import conv_pointwise
-from cuvilc.targets.schedules.conv_plan import PANEL, Plan, plan_of
+from cuvilc.targets.schedules.conv_plan import Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Step, Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK, column, dynamic_taps
+from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
     RegisterTile,
     first_of,

@@ -11,9 +11,9 @@ from cuvilc.dialect.types import TensorType, channel_block
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
+from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, tile_rows
 
-PANEL = 32  # output channels in a block of packed weights
 _TASK_FLOPS = 2.5e6  # about 20 us
 _USUAL_WIDTH = 56  # of a row, where it is known only at run time
 

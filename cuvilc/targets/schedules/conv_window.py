@@ -9,7 +9,7 @@ from cuvilc.dialect.dims import Dim, floordiv
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.microkernel import greater, lesser
 
-BLOCK = 16  # channels in a block of NCHW16c
+BLOCK = 16  # channels in a block of NCHW16c: PassContext.channel_block
 
 
 @dataclass(frozen=True)

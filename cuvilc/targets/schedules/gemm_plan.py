@@ -16,7 +16,7 @@ from cuvilc.targets.schedules.microkernel import (
     tile_rows,
 )
 
-PANEL = 32  # columns in a block of packed weights
+PANEL = 32  # columns, or output channels, in a block of packed weights: PassContext.panel
 # A task should last about 20 us: so many operations, or so many bytes of weights when few rows
 # share them.
 _TASK_FLOPS = 2.5e6
