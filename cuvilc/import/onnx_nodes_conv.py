@@ -19,9 +19,9 @@ from .onnx_node import Node, ai, cast, dtype_of, reshape, shape_of
 from .onnx_nodes_shape import padded
 
 
-def window(n: Node, kernel: tuple[int, ...], ceil_mode: bool = False) -> dict[str, Any]:
-    """strides, dilations and pads of a sliding window, `auto_pad` worked out."""
-    spatial = n.shape(0)[2:]
+def window(n: Node, kernel: tuple[int, ...], spatial: Shape) -> dict[str, Any]:
+    """strides, dilations and pads of a window that slides over axes of the sizes `spatial`,
+    `auto_pad` worked out."""
     rank = len(spatial)
     if len(kernel) != rank:
         raise ShapeError(f"a kernel of {len(kernel)} axes for {rank} spatial axes")
@@ -76,8 +76,8 @@ def conv(n: Node) -> ir.Value:
 def convolve(n: Node, x: ir.Value, w: ir.Value, bias: ir.Value | None) -> ir.Value:
     """ai.conv with the node's attributes on these operands."""
     groups = n.attr("group", 1)
-    n.require_equal(n.shape(0)[1], shape_of(w)[1] * groups)
-    facts = window(n, tuple(shape_of(w)[2:]))  # type: ignore[arg-type]
+    n.require_equal(shape_of(x)[1], shape_of(w)[1] * groups)
+    facts = window(n, tuple(shape_of(w)[2:]), shape_of(x)[2:])  # type: ignore[arg-type]
     x = outside(n, x, facts, 0.0)
     return ai("conv", x, w, bias, groups=groups, **facts)
 
@@ -86,7 +86,7 @@ def convolve(n: Node, x: ir.Value, w: ir.Value, bias: ir.Value | None) -> ir.Val
 def conv_transpose(n: Node) -> ir.Value:
     kernel, spatial = kernel_of(n), n.shape(0)[2:]
     rank = len(kernel)
-    facts = window(n, kernel)
+    facts = window(n, kernel, spatial)
     extra = n.ints("output_padding", (0,) * rank)
     wanted = n.ints("output_shape")
     assert extra is not None
@@ -129,10 +129,14 @@ def conv_transpose(n: Node) -> ir.Value:
 def max_pool(n: Node) -> Any:
     if n.wants(1):
         return _max_pool_with_indices(n)
-    x = n[0]
+    return max_pooled(n, n[0])
+
+
+def max_pooled(n: Node, x: ir.Value) -> ir.Value:
+    """ai.max_pool of x [N, C, ...] with the node's attributes."""
     kernel = n.ints("kernel_shape")
     assert kernel is not None
-    facts = window(n, kernel)
+    facts = window(n, kernel, shape_of(x)[2:])
     x = outside(n, x, facts, _lowest(dtype_of(x)))
     return ai("max_pool", x, kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)), **facts)
 
@@ -147,11 +151,16 @@ def _max_pool_with_indices(n: Node) -> Any:
 
 @importer("AveragePool")
 def average_pool(n: Node) -> ir.Value:
+    return average_pooled(n, n[0])
+
+
+def average_pooled(n: Node, x: ir.Value) -> ir.Value:
+    """ai.avg_pool of x [N, C, ...] with the node's attributes."""
     kernel = n.ints("kernel_shape")
     assert kernel is not None
-    facts = window(n, kernel)
+    facts = window(n, kernel, shape_of(x)[2:])
     counted = bool(n.attr("count_include_pad", 0))
-    x = outside(n, n[0], facts, 0.0)
+    x = outside(n, x, facts, 0.0)
     return ai(
         "avg_pool",
         x,
@@ -166,7 +175,7 @@ def average_pool(n: Node) -> ir.Value:
 def lp_pool(n: Node) -> ir.Value:
     kernel = n.ints("kernel_shape")
     assert kernel is not None
-    facts = window(n, kernel)
+    facts = window(n, kernel, n.shape(0)[2:])
     x = outside(n, n[0], facts, 0.0)
     return ai(
         "lp_pool",
