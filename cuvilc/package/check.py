@@ -30,8 +30,17 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
     names = [s.name for s in plan.symbols]
     if len(set(names)) < len(names):
         yield "a symbol is declared twice"
+    bound = [s.target for s in plan.steps if s.kind == StepKind.BIND]
+    computed = [i for i, s in enumerate(plan.symbols) if s.computed]
+    if computed != list(range(len(names) - len(computed), len(names))):
+        yield "a computed symbol stands before one that is read from an input"
+    elif [i for i in dict.fromkeys(bound) if i in computed] != computed:
+        yield "the computed symbols are not in the order in which the program binds them first"
     for s in plan.symbols:
-        if not (0 <= s.input < len(plan.inputs) and 0 <= s.axis < len(plan.inputs[s.input].dims)):
+        if s.computed:
+            if s.axis != 0:
+                yield f"the computed symbol `{s.name}` has the axis {s.axis}"
+        elif not (0 <= s.input < len(plan.inputs) and 0 <= s.axis < len(plan.inputs[s.input].dims)):
             yield f"symbol `{s.name}` is read from axis {s.axis} of input {s.input}: there is none"
         elif plan.inputs[s.input].dims[s.axis] != dims.symbol(s.name):
             yield f"symbol `{s.name}` is not axis {s.axis} of input {s.input}"
@@ -55,7 +64,12 @@ def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> 
 
 def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> Iterator[str]:
     place = buffer.place
-    if buffer.kind == BufferKind.WEIGHT:
+    if buffer.kind == BufferKind.HEAP:
+        if not (isinstance(place, tuple) and 0 <= place[0] < len(plan.buffers)):
+            yield f"buffer {i} has no place in a heap slot: {place}"
+    elif isinstance(place, tuple):
+        yield f"buffer {i} has a place in a heap slot and is of kind {buffer.kind.name.lower()}"
+    elif buffer.kind == BufferKind.WEIGHT:
         if not isinstance(place, str):
             yield f"buffer {i} is a weight without a key"
         elif place not in keys:
@@ -69,7 +83,8 @@ def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> 
 
 
 _BUFFERS_OF = {
-    StepKind.COPY: 2, StepKind.DIMS: 1, StepKind.BRANCH: 1, StepKind.JUMP: 0, StepKind.REQUIRE: 0,
+    StepKind.COPY: (2,), StepKind.DIMS: (1,), StepKind.BRANCH: (0, 1), StepKind.JUMP: (0,),
+    StepKind.REQUIRE: (0,), StepKind.BIND: (0, 1),
 }  # fmt: skip
 
 
@@ -82,9 +97,15 @@ def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
         yield f"{what} runs kernel {step.target}, which does not exist"
     if step.kind in (StepKind.BRANCH, StepKind.JUMP) and not 0 <= step.target <= len(plan.steps):
         yield f"{what} goes to step {step.target}, which does not exist"
-    if step.kind == StepKind.REQUIRE and len(step.scalars) != 1:
-        yield f"{what} has {len(step.scalars)} conditions"
-    if len(step.buffers) != _BUFFERS_OF.get(step.kind, len(step.buffers)):
+    if step.kind == StepKind.BIND and not (
+        0 <= step.target < len(plan.symbols) and plan.symbols[step.target].computed
+    ):
+        yield f"{what} binds symbol {step.target}, which is not computed"
+    by_scalar = step.kind == StepKind.BRANCH and not step.buffers
+    one_scalar = by_scalar or step.kind in (StepKind.REQUIRE, StepKind.BIND)
+    if one_scalar and len(step.scalars) != 1:
+        yield f"{what} has {len(step.scalars)} scalars, not one"
+    if len(step.buffers) not in _BUFFERS_OF.get(step.kind, (len(step.buffers),)):
         yield f"{what} has {len(step.buffers)} buffers"
 
 

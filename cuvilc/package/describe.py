@@ -108,10 +108,13 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _memory(plan: Plan) -> artifact.Memory:
-    arena = [b for b in plan.buffers if b.kind == BufferKind.ARENA]
     scratch = [_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
     return {
         "arena_bytes": _text(plan.arena_bytes),
         "scratch_bytes": list(dict.fromkeys(scratch)),
-        "buffers": [{"offset": _text(b.place), "bytes": _text(b.bytes)} for b in arena],
+        "buffers": [
+            {"offset": _text(b.place), "bytes": _text(b.bytes)}
+            for b in plan.buffers
+            if b.kind == BufferKind.ARENA and not isinstance(b.place, tuple)
+        ],
     }

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from zlib import adler32
 
 from cuvilc.diagnostics import fail
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, Expr
 from cuvilc.package import image_format as form
 from cuvilc.package.codes import BAD_PLAN
 from cuvilc.package.exprs import ExprTable
@@ -137,7 +137,8 @@ class _Tables:
             ],
             Section.SYMBOLS: [
                 form.SYMBOL.pack(
-                    self._strings.offset(s.name), s.input, s.axis, 0, s.lo,
+                    self._strings.offset(s.name), form.NONE if s.computed else s.input, s.axis, 0,
+                    s.lo,
                     INT64_MAX if s.hi is None else s.hi,
                 )
                 for s in plan.symbols
@@ -148,7 +149,9 @@ class _Tables:
         }  # fmt: skip
         for buffer in plan.buffers:
             self._exprs.number(buffer.bytes)
-            if buffer.kind == BufferKind.ARENA and not isinstance(buffer.place, str):
+            if buffer.kind == BufferKind.HEAP and isinstance(buffer.place, tuple):
+                self._exprs.number(buffer.place[1])
+            elif buffer.kind == BufferKind.ARENA and isinstance(buffer.place, int | Expr):
                 self._exprs.number(buffer.place)
         self.arena_bytes = self._exprs.number(plan.arena_bytes)
         self._rows[Section.DIMS] = _indices(self._dims)
@@ -177,6 +180,9 @@ class _Tables:
     def _place(self, buffer: Buffer, stored: dict[str, int]) -> int:
         if isinstance(buffer.place, str):
             return stored[buffer.place]
+        if isinstance(buffer.place, tuple):
+            slot, offset = buffer.place
+            return slot | self._exprs.number(offset) << 32
         if buffer.kind == BufferKind.ARENA:
             return self._exprs.number(buffer.place)
         assert isinstance(buffer.place, int), "check_plan has seen to it"

@@ -21,6 +21,7 @@ class BufferKind(IntEnum):
     WEIGHT = 1
     INPUT = 2
     OUTPUT = 3
+    HEAP = 4
 
 
 class StepKind(IntEnum):
@@ -30,6 +31,7 @@ class StepKind(IntEnum):
     BRANCH = 3
     JUMP = 4
     REQUIRE = 5
+    BIND = 6
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,22 @@ class Level:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbolic dimension, lo..hi inclusive, bound at run time to `axis` of input `input`."""
+    """A symbolic dimension, lo..hi inclusive, bound at run time to `axis` of input `input`.
+
+    With input -1 it is computed: a BIND step gives it its value while the model runs. Computed
+    symbols come last in the plan, in the order in which the program first binds them.
+    """
 
     name: str
-    input: int
-    axis: int
+    input: int = -1
+    axis: int = 0
     lo: int = 0
     hi: int | None = None
+
+    @property
+    def computed(self) -> bool:
+        """Whether a BIND step gives it its value, not an input's shape."""
+        return self.input == -1
 
 
 @dataclass(frozen=True)
@@ -63,18 +74,26 @@ class Port:
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place`: arena offset in bytes (a Dim), key of a weight, or number of an input or output."""
+    """`place`: arena offset in bytes (a Dim), key of a weight, number of an input or output, or, of
+    a HEAP buffer, the slot's number and the offset in it in bytes.
+
+    A heap slot is a block of its own that grows to hold its buffers, and keeps what is in it.
+    """
 
     kind: BufferKind
     bytes: Dim
-    place: Dim | str
+    place: Dim | str | tuple[int, Dim]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of the program. `target`: kernel number, or step number for BRANCH and JUMP.
+    """One entry of the program. `target`: kernel number, step number for BRANCH and JUMP, number of
+    the symbol for BIND.
 
+    BRANCH jumps when the bool in its buffer is false or, without a buffer, when its scalar is 0.
     REQUIRE: its one scalar must not be 0; `name` is what to say then.
+    BIND: the computed symbol becomes its one scalar or, with a buffer, the element of that number
+    of the buffer, which holds int64. Everything that follows from the symbol is sized anew.
     """
 
     kind: StepKind

@@ -11,8 +11,12 @@
  *   expression is compared with that expression when shapes are bound.
  * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's
  *   bytes. A result that is an input, a weight or two outputs at once gets there by a COPY step.
- * - COPY and DIMS write only to ARENA and OUTPUT buffers. A step may jump backwards: loops are
+ * - COPY and DIMS write only to ARENA, OUTPUT and HEAP buffers. A step may jump backwards: loops are
  *   allowed.
+ * - Computed symbols come after all others, in the order in which the program binds them first. The
+ *   epoch of an expression is 0 when it uses none, else 1 + the number, among the computed ones, of
+ *   the last one that it uses. The arena, the inputs, their buffers and those of weights have sizes
+ *   of epoch 0.
  */
 #ifndef CUVIL_IMAGE_H
 #define CUVIL_IMAGE_H
@@ -60,10 +64,10 @@ typedef struct {
     uint64_t features; /* bit i: feature i of cuvil_cpu_feature_names[] (cpu.h) is required */
 } cuvil_level;
 
-/* A symbolic dimension, bound from an input's shape. */
+/* A symbolic dimension, bound from an input's shape, or a computed one: by BIND steps. */
 typedef struct {
     uint32_t name;
-    uint32_t input; /* input and axis it is read from */
+    uint32_t input; /* input and axis it is read from; CUVIL_NONE and 0 when computed */
     uint32_t axis;
     uint32_t reserved;
     int64_t lo, hi; /* inclusive; hi = INT64_MAX when unbounded */
@@ -108,7 +112,9 @@ enum cuvil_buffer_kind {
     CUVIL_BUFFER_ARENA = 0,  /* place: expression number of the offset in the arena */
     CUVIL_BUFFER_WEIGHT = 1, /* place: byte offset in WEIGHTS */
     CUVIL_BUFFER_INPUT = 2,  /* place: input number */
-    CUVIL_BUFFER_OUTPUT = 3  /* place: output number */
+    CUVIL_BUFFER_OUTPUT = 3, /* place: output number */
+    CUVIL_BUFFER_HEAP = 4    /* place: slot number, and << 32 the expression number of the offset in
+                                it. A slot is a block of its own, which grows and keeps its content */
 };
 
 typedef struct {
@@ -121,15 +127,19 @@ enum cuvil_step_kind {
     CUVIL_STEP_KERNEL = 0,   /* run kernel `target` over tasks [0, tasks) */
     CUVIL_STEP_COPY = 1,     /* buffer 1 := buffer 0, whole of buffer 1's size */
     CUVIL_STEP_DIMS = 2,     /* buffer 0 := the scalars, as int64 */
-    CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false, go to step `target` */
+    CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false, or without a buffer the scalar 0,
+                                go to step `target` */
     CUVIL_STEP_JUMP = 4,     /* go to step `target` */
-    CUVIL_STEP_REQUIRE = 5   /* a scalar that is 0: refuse these shapes; `name` says why. Those that
-                                come first are asked when shapes are bound */
+    CUVIL_STEP_REQUIRE = 5,  /* a scalar that is 0: refuse these shapes; `name` says why. Those that
+                                come first and have epoch 0 are asked when shapes are bound */
+    CUVIL_STEP_BIND = 6      /* computed symbol `target` := the scalar or, with a buffer, the element
+                                of that number of buffer 0, as int64. What has its epoch, and nothing
+                                else, is evaluated and placed anew */
 };
 
 typedef struct {
     uint32_t kind;
-    uint32_t target;        /* kernel number, or step number */
+    uint32_t target;        /* kernel, step or symbol number */
     uint32_t buffers;       /* first of `buffer_count` entries of OPERANDS: buffer numbers */
     uint32_t buffer_count;
     uint32_t scalars;       /* first of `scalar_count` entries of OPERANDS: expression numbers */

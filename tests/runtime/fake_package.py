@@ -29,8 +29,8 @@ OPS = (
     *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
     *("select", "ceildiv", "level"),
 )
-ARENA, WEIGHT, INPUT, OUTPUT = range(4)
-KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE = range(6)
+ARENA, WEIGHT, INPUT, OUTPUT, HEAP = range(5)
+KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE, BIND = range(7)
 SECTIONS = (
     *("strings", "metadata", "levels", "symbols", "exprs", "dims", "inputs", "outputs"),
     *("buffers", "steps", "operands", "weights"),
