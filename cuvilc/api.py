@@ -15,10 +15,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from cuvilc.codes_runtime import EXTRA_MISSING
+from cuvilc.codes_runtime import WRONG_NAMES
 from cuvilc.diagnostics import CuvilError, define, fail
 from cuvilc.driver import BuildRequest, build
-from cuvilc.open_package import open_package
+from cuvilc.open_package import import_runtime, open_package
 
 __all__ = ["compile", "open_package"]
 
@@ -48,11 +48,7 @@ def compile(
     package lives in a temporary folder until the model is collected; `cuvilc build` makes one to
     keep. Raises cuvil.CuvilError.
     """
-    try:
-        import cuvil  # noqa: PLC0415
-    except ImportError as error:
-        message = "the runtime `cuvil`, which runs what was compiled, is not installed"
-        raise fail(EXTRA_MISSING, message, help="pip install cuvil") from error
+    cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
         raise TypeError(f"compile() has no option `{unknown[0]}`; it has {', '.join(_OPTIONS)}")
@@ -109,7 +105,7 @@ def _try(model: Any, example: Any) -> None:
     names = [port.name for port in model.inputs]
     if len(values) != len(names):
         message = f"the example has {len(values)} inputs, the model has {len(names)}"
-        raise fail("CUV604", message)
+        raise fail(WRONG_NAMES, message)
     model.run(dict(zip(names, values, strict=True)))
 
 

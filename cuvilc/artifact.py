@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from cuvilc.diagnostics import CuvilError, Diagnostic, define, fail
+from cuvilc.diagnostics import define, fail
 
 SCHEMA_VERSION = "1.0"
 METADATA_FILE = "metadata.json"
@@ -228,11 +228,10 @@ def validate(metadata: object, place: str = METADATA_FILE) -> None:
     errors = Draft202012Validator(schema()).iter_errors(metadata)
     found = sorted(f"{e.json_path}: {_short(e.message)}" for e in errors)
     if found:
-        raise CuvilError(
-            Diagnostic(
-                BAD_METADATA, f"{place} does not fit its schema", place, found[0], found[1:6]
-            )
-        )
+        raise fail(
+            BAD_METADATA, f"{place} does not fit its schema", place=place, evidence=found[0],
+            notes=found[1:6],
+        )  # fmt: skip
 
 
 def _short(message: str) -> str:

@@ -27,7 +27,7 @@ from cuvilc import (
 )
 from cuvilc.cli_options import BAD_OPTION
 from cuvilc.cli_output import Output
-from cuvilc.diagnostics import CuvilError, Diagnostic, internal_error
+from cuvilc.diagnostics import CuvilError, fail, internal_error
 
 INTERRUPTED = 130
 _TERMINATED = 143
@@ -110,9 +110,7 @@ def _report(error: Exception, arguments: list[str], output: Output) -> int:
     if describe is not None and hasattr(error, "exit_code"):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "cuvilc"
-        problem = CuvilError(
-            Diagnostic(BAD_OPTION, describe() or "no command", help=f"see `{command} --help`")
-        )
+        problem = fail(BAD_OPTION, describe() or "no command", help=f"see `{command} --help`")
     else:
         facts = {"command": " ".join(["cuvilc", *arguments]), "cuvilc": __version__}
         problem = internal_error(error, Path("cuvilc.crash.txt"), facts)

@@ -23,11 +23,12 @@ from cuvilc.cli_options import (
 )
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_text import bytes_text, layer_text, time_text
+from cuvilc.codes_runtime import REFUSED_DATA, WRONG_SHAPE
 from cuvilc.diagnostics import CuvilError
 
 _LEAST_RUNS = 3
 _WARM_UP_S = 0.1
-_RETRIED = ("CUV606", "CUV609")  # what other random inputs may cure
+_RETRIED = (WRONG_SHAPE, REFUSED_DATA)  # what other random inputs may cure
 _BATCH = 1  # what an open first axis is run with
 _OTHERS = (16, 64, 256, 1024)  # and other open axes: the first size that the model accepts
 

@@ -1,5 +1,6 @@
 """The diagnostics of running packages: CUV601 to CUV610 are the runtime's (cuvil.h, runtime/cuvil),
-from CUV620 on those of the commands that run packages."""
+from CUV620 on those of the commands that run packages.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ installed.
 """,
 )
 
-define(
+WRONG_MACHINE = define(
     "CUV603",
     "this machine cannot run the package",
     """\
@@ -44,7 +45,7 @@ it.
 """,
 )
 
-define(
+WRONG_NAMES = define(
     "CUV604",
     "an input or output is unknown, missing, or not an array",
     """\
@@ -56,7 +57,7 @@ Next step: `cuvilc inspect PKG` lists names, types and sizes; in Python `model.i
     exit_code=2,
 )
 
-define(
+WRONG_DTYPE = define(
     "CUV605",
     "an input or output has another dtype than the model declares",
     """\
@@ -68,7 +69,7 @@ Next step: convert it, in NumPy by `x.astype(np.float32)`.
     exit_code=2,
 )
 
-define(
+WRONG_SHAPE = define(
     "CUV606",
     "an input has a shape that the model does not accept",
     """\
@@ -84,8 +85,8 @@ define(
     "CUV607",
     "a tensor's memory is not laid out as the runtime needs it",
     """\
-The C API takes C-contiguous memory aligned to its element; an output buffer must be writable and
-must not overlap an input or another output. The Python side copies strided inputs by itself.
+The C API takes C-contiguous memory aligned to its element; an output buffer must be writable. The
+Python side copies strided inputs by itself.
 
 Next step: `np.ascontiguousarray(x)`, or another buffer for the output.
 """,
@@ -103,7 +104,7 @@ Next step: smaller sizes, fewer threads, fewer runs at once.
 """,
 )
 
-define(
+REFUSED_DATA = define(
     "CUV609",
     "a kernel refused the data",
     """\
@@ -120,8 +121,8 @@ define(
     "CUV610",
     "a call of the runtime has a wrong argument",
     """\
-A null pointer, a number out of range, an unknown CPU level, a thread count below 1, or a model
-that is closed already.
+A null pointer, a number out of range, an unknown CPU level, a thread count below 1, an output whose
+memory overlaps an input or another output, or a model that is closed already.
 
 Next step: compare the call with cuvil.h, or with the docstring of the Python function.
 """,

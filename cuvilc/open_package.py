@@ -23,12 +23,17 @@ def open_package(
         from cuvilc.targets.null_model import InterpretedModel  # noqa: PLC0415
 
         return InterpretedModel.open(path)
+    return Guarded(path, threads, level, import_runtime())
+
+
+def import_runtime() -> Any:
+    """The module `cuvil`. CUV623 where it is not installed."""
     try:
         import cuvil  # noqa: PLC0415
     except ImportError as error:
         message = "the runtime `cuvil`, which runs packages, is not installed"
         raise fail(EXTRA_MISSING, message, help="pip install cuvil") from error
-    return Guarded(path, threads, level, cuvil)
+    return cuvil
 
 
 class Guarded:

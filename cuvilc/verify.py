@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 
 from cuvilc.artifact import Package, read_package
-from cuvilc.codes_runtime import EXTRA_MISSING, NOT_VERIFIED, ORACLE_FAILED, WRONG_RESULTS
-from cuvilc.diagnostics import CuvilError, Diagnostic, fail
+from cuvilc.codes_runtime import (
+    EXTRA_MISSING,
+    NOT_VERIFIED,
+    ORACLE_FAILED,
+    WRONG_MACHINE,
+    WRONG_RESULTS,
+    WRONG_SHAPE,
+)
+from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import evaluate, parse
 from cuvilc.open_package import open_package
 from cuvilc.vectors import random_array, tolerance_of, trials
 
 THREADS = (1, 2)
 ORACLE_CASES = 3
-REFUSED_SHAPE = "CUV606"
-CANNOT_RUN_HERE = "CUV603"
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _models(package: Package, result: Verified) -> Iterator[tuple[str, int, Any]
             try:
                 model = open_package(package.path, threads=threads, level=level["name"])
             except CuvilError as error:
-                if [d.code for d in error.diagnostics] != [CANNOT_RUN_HERE]:
+                if [d.code for d in error.diagnostics] != [WRONG_MACHINE]:
                     raise
                 result.skipped.append(level["name"])
                 break
@@ -109,11 +114,9 @@ def _models(package: Package, result: Verified) -> Iterator[tuple[str, int, Any]
 def require_some(result: Verified, place: str, notes: Sequence[str]) -> None:
     """Something was compared, and all of it is within tolerance. CUV626, CUV622."""
     if not result.checks:
-        raise CuvilError(
-            Diagnostic(
-                NOT_VERIFIED, "nothing could be compared, so the package is not known to be right",
-                place=place, notes=[*notes, *result.notes],
-            )
+        raise fail(
+            NOT_VERIFIED, "nothing could be compared, so the package is not known to be right",
+            place=place, notes=[*notes, *result.notes],
         )  # fmt: skip
     if problem := out_of_tolerance(result.checks, place):
         raise problem
@@ -131,7 +134,7 @@ def out_of_tolerance(checks: Sequence[Check], place: str) -> CuvilError | None:
     ]
     more = [f"{len(wrong) - 5} more comparisons fail"] if len(wrong) > 5 else []
     message = f"{len(wrong)} of {len(checks)} comparisons are out of tolerance"
-    return CuvilError(Diagnostic(WRONG_RESULTS, message, place, "\n".join(lines), more))
+    return fail(WRONG_RESULTS, message, place=place, evidence="\n".join(lines), notes=more)
 
 
 def _compare(
@@ -192,7 +195,7 @@ def verify_against(path: Path, oracle: Path, dims: Mapping[str, int]) -> Verifie
                     result.checks += _compare(found, wanted, label, level, threads, tolerance)
                 break
             except CuvilError as error:
-                if error.diagnostics[0].code != REFUSED_SHAPE:
+                if error.diagnostics[0].code != WRONG_SHAPE:
                     raise
                 # onnxruntime makes something of sizes for which an operator has no meaning.
                 refused = refused or error

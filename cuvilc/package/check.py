@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from cuvilc.diagnostics import CuvilError, Diagnostic
+from cuvilc.diagnostics import fail
 from cuvilc.dialect import dims
 from cuvilc.package.codes import BAD_PLAN
 from cuvilc.package.image_format import DTYPES, MAX_RANK
@@ -23,7 +23,7 @@ def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]
         *_name_faults(plan),
     ]
     if faults:
-        raise CuvilError(Diagnostic(BAD_PLAN, faults[0], notes=faults[1:8]))
+        raise fail(BAD_PLAN, faults[0], notes=faults[1:8])
 
 
 def _symbol_faults(plan: Plan) -> Iterator[str]:

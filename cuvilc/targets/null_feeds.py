@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import cuvilc.codes_runtime  # noqa: F401  (defines the codes that are raised here)
+from cuvilc.codes_runtime import WRONG_DTYPE, WRONG_NAMES, WRONG_SHAPE
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import evaluate, parse
 from cuvilc.dialect.types import numpy_dtype
@@ -40,19 +40,17 @@ def check_feeds(
     for name in feeds:
         if name not in names:
             listed = ", ".join(f"`{n}`" for n in names)
-            raise fail("CUV604", f"the model has no input `{name}`; it has {listed}", place=place)
+            message = f"the model has no input `{name}`; it has {listed}"
+            raise fail(WRONG_NAMES, message, place=place)
     arrays = []
     for port in ports:
         if port.name not in feeds:
-            raise fail("CUV604", f"input `{port.name}` is missing", place=f"{place}: {port!r}")
+            raise fail(WRONG_NAMES, f"input `{port.name}` is missing", place=f"{place}: {port!r}")
         array = np.asarray(feeds[port.name])
         if array.dtype != port.dtype:
             wrong = f"input `{port.name}` is {array.dtype.name}"
-            raise fail(
-                "CUV605",
-                f"{wrong}, the model declares {port.dtype.name}",
-                place=f"{place}: {port!r}",
-            )
+            message = f"{wrong}, the model declares {port.dtype.name}"
+            raise fail(WRONG_DTYPE, message, place=f"{place}: {port!r}")
         arrays.append(array)
     _check_shapes(ports, arrays, symbols, place)
     return arrays
@@ -67,7 +65,7 @@ def _check_shapes(
             message = (
                 f"input `{port.name}` has rank {array.ndim}, the model declares {len(port.dims)}"
             )
-            raise fail("CUV606", message, place=f"{place}: {port!r}")
+            raise fail(WRONG_SHAPE, message, place=f"{place}: {port!r}")
     sizes = {s["name"]: arrays[s["input"]].shape[s["axis"]] for s in symbols}
     for s in symbols:
         size, lo, hi = sizes[s["name"]], s["lo"], s["hi"]
@@ -82,4 +80,4 @@ def _check_shapes(
 
 def _outside(port: Port, axis: int, size: int, allowed: str, place: str) -> CuvilError:
     message = f"axis {axis} of input `{port.name}` is {size}, the model takes {allowed}"
-    return fail("CUV606", message, place=f"{place}: {port!r}")
+    return fail(WRONG_SHAPE, message, place=f"{place}: {port!r}")

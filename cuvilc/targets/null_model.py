@@ -14,6 +14,7 @@ import numpy as np
 
 from cuvilc import artifact
 from cuvilc._mlir import ir as mlir
+from cuvilc.codes_runtime import REFUSED_DATA, WRONG_SHAPE
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import Interpreter
@@ -133,8 +134,8 @@ class InterpretedModel:
             except CuvilError:
                 raise
             except SizeError as error:
-                raise fail("CUV606", str(error), place=self.place) from error
+                raise fail(WRONG_SHAPE, str(error), place=self.place) from error
             except (ValueError, IndexError) as error:
                 message = f"the interpreter refuses the data: {error}"
-                raise fail("CUV609", message, place=self.place) from error
+                raise fail(REFUSED_DATA, message, place=self.place) from error
             return dict(zip(ir.attrs(main)["output_names"], results, strict=True))
