@@ -17,7 +17,7 @@ import numpy as np
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Expr, evaluate
 from cuvilc.dialect.ir import Operation, Program, Value
-from cuvilc.dialect.types import TensorType, numpy_dtype
+from cuvilc.dialect.types import FLOATS, TensorType, numpy_dtype
 
 
 class InterpretError(ValueError):
@@ -77,7 +77,8 @@ class Interpreter:
         else:
             if declared.reference is None:
                 raise NotImplementedError(f"{operation.name} has no reference")
-            attributes = {k: self.concrete(v) for k, v in ir.attrs(operation).items()}
+            given = ir.attrs(operation)  # with places, which are no business of the reference
+            attributes = {k: self.concrete(given[k]) for k in declared.attrs}
             wide = [widen(a) for a in operands]
             with np.errstate(all="ignore"):
                 results = declared.reference(*declared.group(wide), **attributes)
@@ -123,9 +124,8 @@ class Interpreter:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """Floats as float64, everything else as it is."""
-    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-    return array.astype(np.float64) if is_float else array
+    """Floats as float64, everything else as it is; narrow floats too, which are only moved."""
+    return array.astype(np.float64) if array.dtype.name in FLOATS else array
 
 
 def interpret(

@@ -18,7 +18,7 @@ import numpy as np
 
 from cuvilc._mlir import func, ir
 from cuvilc.dialect import op as declarations
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, Expr, symbols
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
 from cuvilc.dialect.types import FLOATS, TensorType, TypeTable, dtype_name, numpy_dtype
 
@@ -228,12 +228,20 @@ def build(
     Result types come from the shape rule (`types` overrides for operations with regions). Raises
     ShapeError.
     """
+    results = tuple(create(name, *operands, types=types, **attributes).results)
+    return results[0] if len(results) == 1 else results
+
+
+def create(
+    name: str, *operands: Value, types: Sequence[TensorType] | None = None, **attributes: Any
+) -> Operation:
+    """As `build`; the operation itself."""
     declared = OPS[name]
     complete = declared.complete(attributes)
     if types is None:
         types = declared.result_types([type_of(v) for v in operands], complete)
     table = declarations.current_types()
-    operation = ir.Operation.create(
+    return ir.Operation.create(
         name,
         results=[table.to_mlir(t) for t in types],
         operands=list(operands),
@@ -241,8 +249,6 @@ def build(
         | segment_attrs(declared, len(operands), len(types)),
         regions=declared.regions,
     )
-    results = tuple(operation.results)
-    return results[0] if len(results) == 1 else results
 
 
 def constant(program: Program, array: np.ndarray, key: str) -> Value:
@@ -256,6 +262,22 @@ def constant(program: Program, array: np.ndarray, key: str) -> Value:
         "ai.constant", key=unique, fingerprint=fingerprint(array),
         shape=tuple(int(d) for d in array.shape), dtype=dtype_name(array.dtype),
     )  # fmt: skip
+
+
+def sizes_used(operation: Operation) -> set[str]:
+    """The symbols in result types and attributes of the operation and of those inside it."""
+    found: set[str] = set()
+    inner = [o for region in operation.regions for block in region.blocks for o in walk(block)]
+    for o in (operation, *inner):
+        found |= {name for r in o.results for d in type_of(r).shape for name in symbols(d)}
+        found |= _symbols_in(tuple(attrs(o).values()))
+    return found
+
+
+def _symbols_in(value: Any) -> set[str]:
+    if isinstance(value, tuple):
+        return set().union(*map(_symbols_in, value))
+    return symbols(value) if isinstance(value, Expr) else set()
 
 
 def places(operation: Operation) -> tuple[Any, ...]:
@@ -310,6 +332,11 @@ def at_end(block: ir.Block) -> Iterator[None]:
 def named(name: str) -> ir.Location:
     """A location that carries the source model's own name of a node."""
     return ir.Location.name(name)
+
+
+def here() -> ir.Location:
+    """The location at which operations are being built."""
+    return ir.Location.current
 
 
 def source_name(operation: Operation) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, evaluate, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.ops.structure import computed_sizes
 
 _SAMPLES = (1, 2, 7, 64)
 
@@ -22,7 +23,7 @@ class LaunchError(ValueError):
 
 @dataclass
 class _Held:
-    """`size_bytes` of the arena from `offset` on, from operation number `first` to `last`."""
+    """`size_bytes` of the arena (or of a heap slot) from `offset` on, from operation number `first` to `last`."""
 
     offset: Dim
     size_bytes: Dim
@@ -30,6 +31,7 @@ class _Held:
     last: int
     name: str
     in_place: bool = False  # made by a kernel that may write over an operand
+    slot: int | None = None  # of the heap, then at its beginning
 
 
 def verify_launch(program: Program) -> None:
@@ -40,8 +42,12 @@ def verify_launch(program: Program) -> None:
         for operation in order:
             if operation.name.endswith(".launch"):
                 _check_call(program, operation)
-        held = list(_held(program, order))
+        every = list(_held(program, order))
+        _check_slots([one for one in every if one.slot is not None])
+        held = [one for one in every if one.slot is None]
+        computed = set(computed_sizes(ir.body(main)))
         shapes = {ir.type_of(r).shape for o in order for r in o.results}
+        shapes = {s for s in shapes if not any(symbols(d) & computed for d in s)}
         for sizes in _sizes(program, main):
             # Windows need least lengths that no range states: a negative size is no sample.
             if any(_number(d, sizes) < 0 for shape in shapes for d in shape):
@@ -77,7 +83,8 @@ def _check_call(program: Program, operation: Operation) -> None:
 
 
 def _last_uses(order: list[Operation]) -> dict[Value, int]:
-    """The last operation that reads each value, through any chain of reshapes."""
+    """The last operation that reads each value, through any chain of reshapes and round of a loop.
+    """
     last: dict[Value, int] = {}
     for number, operation in enumerate(order):
         for value in operation.operands:
@@ -86,6 +93,16 @@ def _last_uses(order: list[Operation]) -> dict[Value, int]:
         if operation.name == "ai.reshape":
             source, view = operation.operands[0], operation.results[0]
             last[source] = max(last.get(source, 0), last.get(view, 0))
+    made = {r: number for number, o in enumerate(order) for r in o.results}
+    place = {o: number for number, o in enumerate(order)}
+    for number, operation in reversed(list(enumerate(order))):
+        if operation.name == "ai.loop":
+            end = place[ir.terminator(ir.body(operation))]
+            for value, use in last.items():
+                if made.get(value, end) < number <= use:
+                    last[value] = max(use, end)
+            for value in operation.results:
+                last[value] = max(last.get(value, 0), end)
     return last
 
 
@@ -95,14 +112,25 @@ def _held(program: Program, order: list[Operation]) -> Iterator[_Held]:
         attrs = ir.attrs(operation)
         for value, place in zip(operation.results, ir.places(operation), strict=False):
             # A branch's copy lies in its conditional's result, which is listed by itself.
-            inside = operation.name == "ai.copy" and ir.users(value)[0].name == "ai.yield"
-            if place[0] != "arena" or inside:
+            inside = operation.name == "ai.copy" and operation.parent.name == "ai.if"
+            if place[0] == "output" or inside:
                 continue
             size = ir.type_of(value).size_bytes
             kernel = attrs.get("kernel", "")
             in_place = bool(kernel) and "in_place" in ir.attrs(program.function(kernel))
             end = last.get(value, number)
-            yield _Held(place[1], size, number, end, operation.name, in_place)
+            slot = place[1] if place[0] == "heap" else None
+            offset = place[1] if slot is None else 0
+            yield _Held(offset, size, number, end, operation.name, in_place, slot)
+
+
+def _check_slots(held: list[_Held]) -> None:
+    """No two values are in one slot at one time; one may take over what dies with it."""
+    for i, a in enumerate(held):
+        for b in held[i + 1 :]:
+            together = a.first <= b.last and b.first <= a.last
+            if together and a.slot == b.slot and not (b.in_place and a.last == b.first):
+                raise LaunchError(f"{a.name} and {b.name} share slot {a.slot} of the heap")
 
 
 def _check_places(held: list[_Held], arena: int, sizes: dict[str, int]) -> None:

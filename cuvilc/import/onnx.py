@@ -15,6 +15,7 @@ import numpy as np
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import substitute
+from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.types import TensorType
 
 from . import codes, onnx_model, onnx_wire
@@ -142,6 +143,7 @@ class _Session:
         program.ranges = {n: self.inputs.ranges[n] for n in names}
         converter = Converter(program, self.path, self.reader)
         converter.invented, converter.assumed = self.inputs.invented, self.assumed
+        converter.reserved = set(self.inputs.ranges)
         with program, assuming(program.ranges):
             outputs = tuple(o.name for o in self.model.graph.output)
             block = ir.define_function(
@@ -155,6 +157,7 @@ class _Session:
                 values = [converter.value(r) for r in results if r is not None]
             ir.finish_function(block, values)
             used = {s for v in block.arguments for s in symbols_of(ir.type_of(v).shape)}
+            used |= set(computed_sizes(block))
         program.ranges = {n: r for n, r in program.ranges.items() if n in used}
         return program
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import onnx
 from cuvilc._mlir import ir as mlir
 from cuvilc.diagnostics import CuvilError, Diagnostic
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr, size, symbol
+from cuvilc.dialect.dims import Dim, Expr, size, symbol, symbols
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.ops.structure import MOST
 
 from . import codes
 from ._table import find
-from .onnx_known import RULES
+from .onnx_known import RULES, objects
 from .onnx_model import (
     attribute_fault,
     describe,
@@ -31,11 +33,12 @@ from .onnx_model import (
 )
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
 from .onnx_tensors import DTYPES, TensorReader
-from .onnx_values import MAX_KNOWN, Unknown, Val
+from .onnx_values import MAX_KNOWN, Unknown, Val, computed_points, is_computed, parts, symbolic
 
 Scope = MutableMapping[str, "Val | None"]  # None: something before it failed, so this is not known
 _FOLD_OPS = 256  # operations that folding a value on demand goes back through
 _FAILED = object()
+MOST_BOUND = 64  # elements of a tensor that are made sizes
 
 
 class Converter:
@@ -48,6 +51,7 @@ class Converter:
         self.depth = 0
         self.main: Any = None
         self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
+        self.reserved: set[str] = set()  # names of sizes that the model or the options use
         self.invented: set[str] = set()  # symbols that the model does not name itself
         self.assumed: dict[str, int] = {}  # If nodes decided by what follows -> their branch
 
@@ -58,14 +62,92 @@ class Converter:
         if val.ssa is not None:
             return val.ssa
         with ExitStack() as stack:
-            if (
-                self.depth
-            ):  # inside a branch: build before everything, as the value may be used outside
-                stack.enter_context(mlir.InsertionPoint.at_block_begin(self.main))
+            if self.depth:
+                stack.enter_context(self._earliest(val))
             stack.enter_context(ir.named(val.key))
             built = val.materialise(self.program)
         val.keep(built)
         return built
+
+    def _earliest(self, val: Val) -> Any:
+        """Inside a region, contents are built where their sizes are bound, or before everything:
+        the value may be used outside.
+        """
+        points = computed_points()
+        flat = () if val.content is None else val.content.reshape(-1)
+        used = {n for x in flat if symbolic(x) for d in parts(x) for n in symbols(d)}
+        last = [name for name in points if name in used][-1:]
+        return points[last[0]]() if last else mlir.InsertionPoint.at_block_begin(self.main)
+
+    def new_size(self, range_: ir.Range, bound: Callable[[], Any]) -> str:
+        """A symbol for a size that the model computes; `bound` gives the point after its binding."""
+        number = 1
+        while f"n{number}" in self.program.ranges or f"n{number}" in self.reserved:
+            number += 1
+        name = f"n{number}"
+        self.program.ranges[name] = range_
+        computed_points()[name] = bound
+        return name
+
+    def forget_sizes(self, kept: int) -> None:
+        """Take back all computed symbols but the first `kept`: what used them is gone."""
+        points = computed_points()
+        for name in list(points)[kept:]:
+            del points[name], self.program.ranges[name]
+
+    def bind(self, val: Val, signed: bool) -> np.ndarray | None:
+        """Make sizes of a small integer tensor that the model computes; None if it is no such.
+
+        They are read right after the value is made, so that all its users can use them. A symbol
+        is never negative, so a number that may be is the difference of two.
+        """
+        small = val.type.is_static and val.type.rank < 2 and size(val.shape) <= MOST_BOUND
+        if val.ssa is None or not small or val.dtype not in ("int64", "int32"):
+            return None
+        owner = ir.defining(val.ssa)
+        point = (
+            mlir.InsertionPoint.at_block_begin(val.ssa.owner) if owner is None
+            else mlir.InsertionPoint.after(owner)
+        )  # fmt: skip
+        shape = tuple(d for d in val.shape if isinstance(d, int))
+        count = prod(shape)
+        with point, ir.named(f"{val.key}.sizes"):
+            values = val.ssa
+            if val.dtype != "int64":
+                values = ir.build("ai.cast", values, dtype="int64")
+            if signed:
+                content = self._signed(values, count)
+            else:
+                content = [symbol(self.bind_element(values, i)) for i in range(count)]
+        val.content = objects(shape, content)
+        return val.content
+
+    def _signed(self, values: ir.Value, count: int) -> list[Dim]:
+        """Each element as what it has above 0 less what it has below."""
+        zero, least = ir.full(0, (), "int64"), ir.full(-MOST, (), "int64")
+        above = ir.build("ai.maximum", values, zero)
+        negated = ir.build("ai.neg", ir.build("ai.maximum", values, least))
+        below = ir.build("ai.maximum", negated, zero)
+        return [
+            symbol(self.bind_element(above, i)) - symbol(self.bind_element(below, i))
+            for i in range(count)
+        ]
+
+    def bind_element(self, values: ir.Value, index: int, most: int | None = None) -> str:
+        """A symbol for one element of an int64 vector, bound at the current insertion point.
+
+        The run is refused unless it lies in 0..most.
+        """
+        bound: list[Any] = []
+        name = self.new_size((0, most), lambda: mlir.InsertionPoint.after(bound[0]))
+        bound.append(ir.create("ai.bind_size", values, symbol=name, index=index))
+        return name
+
+    def bind_dim(self, d: Dim) -> Dim:
+        """A computed size as one symbol of its own, which must not be negative."""
+        if not is_computed(d) or str(d).isidentifier():
+            return d
+        return symbol(self.bind_element(ir.build("ai.dim_values", values=(d,)), 0))
 
     def elements(self, val: Val) -> np.ndarray | None:
         """The content as an object array, constants folded on demand; None if not known."""
@@ -93,7 +175,7 @@ class Converter:
             if owner in seen:
                 return True
             seen.add(owner)
-            if owner.name in ("ai.dim_values", "ai.if") or not ir.type_of(v).is_static:
+            if owner.name in ("ai.dim_values", "ai.if", "ai.loop") or not ir.type_of(v).is_static:
                 return False
             if not all(visit(o) for o in owner.operands):
                 return False
@@ -108,7 +190,12 @@ class Converter:
         return interpreter.values[value]
 
     def unify(self, name: str, other: Dim) -> None:
-        """Symbol `name` must equal `other`: start over with that, keeping the model's own names."""
+        """Symbol `name` must equal `other`: start over with that, keeping the model's own names.
+
+        Of computed sizes nothing can be learned: what they must be is asked while the model runs.
+        """
+        if is_computed(symbol(name), other):
+            return
         if isinstance(other, Expr):
             if not str(other).isidentifier():
                 return
@@ -143,9 +230,11 @@ class Converter:
             self.node(index, node, scope, opsets, place)
         return [scope.get(o.name) for o in graph.output]
 
-    def inner(self, graph: Any, node: Node) -> list[Val | None]:
+    def inner(
+        self, graph: Any, node: Node, inputs: dict[str, Val] | None = None
+    ) -> list[Val | None]:
         """Import a graph inside a node: it sees the values around it, its own stay inside."""
-        scope: Scope = ChainMap({}, node.scope)
+        scope: Scope = ChainMap({**(inputs or {})}, node.scope)
         for tensor in graph.initializer:
             scope[tensor.name] = Val.constant(self.reader.read(tensor), tensor.name)
         return self.graph(graph, scope, node.opsets, f"{node.place}/{graph.name or node.label}")

@@ -12,7 +12,7 @@ from cuvilc.dialect.dims import Dim, Expr, Shape, symbol, symbols
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import TensorType
 
-from .onnx_values import Val, symbolic
+from .onnx_values import Val, is_computed, symbolic
 
 if TYPE_CHECKING:
     from .onnx_convert import Converter
@@ -106,9 +106,14 @@ class Node:
         val = self.val(i)
         return None if val is None else self.converter.elements(val)
 
-    def dims(self, i: int, what: str) -> tuple[Dim, ...]:
-        """Input i as sizes. DataDependent if not known; `what` names them in the message."""
-        found = self.known(i)
+    def dims(self, i: int, what: str, signed: bool = False) -> tuple[Dim, ...]:
+        """Input i as sizes; a small tensor of integers that the model computes gives computed ones.
+
+        signed: they may be negative. DataDependent otherwise; `what` names them in the message.
+        """
+        found, val = self.known(i), self.val(i)
+        if found is None and val is not None:
+            found = self.converter.bind(val, signed)
         if found is None:
             raise DataDependent(what)
         flat = found.reshape(-1).tolist()
@@ -116,10 +121,10 @@ class Node:
 
     def static(self, i: int, what: str) -> tuple[int, ...]:
         """Input i as plain integers. DataDependent otherwise."""
-        found = self.dims(i, what)
-        if symbolic(*found):
+        found = self.known(i)
+        if found is None or symbolic(*found.reshape(-1)):
             raise DataDependent(what)
-        return tuple(int(d) for d in found)  # type: ignore[arg-type]
+        return tuple(_whole(d, what) for d in found.reshape(-1))
 
     def number(self, i: int, what: str, default: float | None = None) -> float:
         """Input i as one number known at compile time."""
@@ -231,7 +236,7 @@ def learn_bounds(a: Shape, b: Shape) -> None:
         for limited, size in ((x, y), (y, x)):
             greatest = _limit(limited, size)
             names = list(symbols(size))
-            if greatest is not None and len(names) == 1:
+            if greatest is not None and len(names) == 1 and not is_computed(size):
                 offset = size - symbol(names[0])
                 if isinstance(offset, int):
                     raise Constrain(names[0], greatest=greatest - offset)

@@ -8,14 +8,14 @@ from cuvilc._mlir import ir as mlir
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr
-from cuvilc.dialect.op import OPS, segment_attrs
+from cuvilc.dialect.dims import Dim, Expr, symbol
+from cuvilc.dialect.op import OPS, segment_attrs, write_attr
 from cuvilc.dialect.types import TensorType
 
 from . import codes
 from ._table import importer
 from .onnx_node import Node, ai, reshape
-from .onnx_values import Val, symbolic
+from .onnx_values import Val, is_computed, symbolic
 
 
 @importer("If")
@@ -32,7 +32,7 @@ def if_(n: Node) -> list[Any]:
         "ai.if",
         results=[],
         operands=[flag],
-        attributes=segment_attrs(OPS["ai.if"], 1, 0),
+        attributes=segment_attrs(OPS["ai.if"], 1, 0) | {"sizes": write_attr(())},
         regions=2,
     )
     yielded = [
@@ -40,8 +40,11 @@ def if_(n: Node) -> list[Any]:
     ]
     if any(y is None for y in yielded):
         return [None] * n.results
-    types = [_common(n, i, condition, *pair) for i, pair in enumerate(zip(*yielded, strict=True))]
-    return _finish(draft, flag, types)
+    common = Common(n, condition)
+    types = [common.type(i, *pair) for i, pair in enumerate(zip(*yielded, strict=True))]
+    results = ir.create("ai.if", flag, types=types, sizes=tuple(common.sizes))
+    common.bound.append(results)
+    return move_regions(draft, results)
 
 
 def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
@@ -71,36 +74,43 @@ def _branch(n: Node, graph: Any, block: Any) -> list[TensorType] | None:
     return [ir.type_of(v) for v in values]
 
 
-def _common(n: Node, i: int, condition: Any, a: TensorType, b: TensorType) -> TensorType:
-    """The type of both branches' result i."""
-    if a.dtype == b.dtype and a.rank == b.rank:
-        sizes = [_common_size(n, condition, x, y) for x, y in zip(a.shape, b.shape, strict=True)]
-        if all(d is not None for d in sizes):
-            return TensorType(tuple(d for d in sizes if d is not None), a.dtype)
-    name = n.proto.output[i]
-    then, other = (n.attr(branch).output[i].name for branch in ("then_branch", "else_branch"))
-    raise fail(
-        codes.BRANCHES_DIFFER,
-        f"the branches of `{n.label}` give `{name}` as {a} and as {b}",
-        place=n.place,
-        evidence=f"{then}: {a}\n{other}: {b}",
-    )
+class Common:
+    """The types that both branches' results have; sizes that differ get a name of their own."""
+
+    def __init__(self, n: Node, condition: Any) -> None:
+        self.n, self.condition = n, condition
+        self.sizes: list[tuple[str, Dim, Dim]] = []  # (symbol, in the first branch, in the second)
+        self.bound: list[ir.Operation] = []  # the conditional, once it is built
+
+    def type(self, i: int, a: TensorType, b: TensorType) -> TensorType:
+        """The type of both branches' result i. CUV108 where dtype or rank differ."""
+        if a.dtype == b.dtype and a.rank == b.rank:
+            sizes = [self.size(x, y) for x, y in zip(a.shape, b.shape, strict=True)]
+            return TensorType(tuple(sizes), a.dtype)
+        name = self.n.proto.output[i]
+        then, other = (
+            self.n.attr(branch).output[i].name for branch in ("then_branch", "else_branch")
+        )
+        raise fail(
+            codes.BRANCHES_DIFFER,
+            f"the branches of `{self.n.label}` give `{name}` as {a} and as {b}",
+            place=self.n.place,
+            evidence=f"{then}: {a}\n{other}: {b}",
+        )
+
+    def size(self, x: Dim, y: Dim) -> Dim:
+        if x == y:
+            return x
+        if isinstance(self.condition, Expr) and not is_computed(x, y):
+            return D.select(self.condition, x, y)  # it hangs on sizes, so this one does too
+        name = self.n.converter.new_size((0, None), lambda: mlir.InsertionPoint.after(self.bound[0]))
+        self.sizes.append((name, x, y))
+        return symbol(name)
 
 
-def _common_size(n: Node, condition: Any, x: Dim, y: Dim) -> Dim | None:
-    if x == y:
-        return x
-    if isinstance(condition, Expr):  # it hangs on sizes, so the result's size does too
-        return D.select(condition, x, y)
-    return None
-
-
-def _finish(draft: Any, flag: ir.Value, types: list[TensorType]) -> list[ir.Value]:
-    """The operation with its true results in place of the draft, whose blocks it takes."""
-    results = ir.build("ai.if", flag, types=types)
-    results = list(results) if isinstance(results, tuple) else [results]
-    final = results[0].owner
-    for i in range(2):
-        draft.regions[i].blocks[0].append_to(final.regions[i])
+def move_regions(draft: Any, final: ir.Operation) -> list[ir.Value]:
+    """The final operation's results; it has its true types, and takes the draft's blocks."""
+    for i, region in enumerate(final.regions):
+        draft.regions[i].blocks[0].append_to(region)
     draft.erase()
-    return results
+    return list(final.results)

@@ -74,9 +74,9 @@ def sizes_value(sizes: Shape, key: str) -> Val:
 
 @importer("Reshape", since=5)
 def reshape_(n: Node) -> ir.Value:
-    return reshape(
-        n[0], reshaped(n.shape(0), n.dims(1, "the target shape is"), bool(n.attr("allowzero", 0)))
-    )
+    target = n.dims(1, "the target shape is", signed=True)
+    sizes = reshaped(n.shape(0), target, bool(n.attr("allowzero", 0)))
+    return reshape(n[0], tuple(n.converter.bind_dim(d) for d in sizes))
 
 
 @importer("Reshape")
@@ -94,12 +94,27 @@ def reshaped(before: Shape, target: Shape, allow_zero: bool) -> Shape:
                     f"the target's 0 at {i} copies a size that {len(before)} axes do not have"
                 )
             sizes[i] = before[i]
+    if any(V.is_computed(d) and V.bounds(d)[0] < 0 for d in sizes):
+        return _computed_target(before, sizes, allow_zero)
     holes = [i for i, d in enumerate(sizes) if isinstance(d, int) and d == -1]
     if len(holes) > 1:
         raise ShapeError(f"the target {sizes} has more than one -1")
     if holes:
         sizes[holes[0]] = quotient(before, [d for i, d in enumerate(sizes) if i != holes[0]])
     return tuple(sizes)
+
+
+def _computed_target(before: Shape, sizes: list[Dim], allow_zero: bool) -> Shape:
+    """The target where some sizes turn out to be 0 or -1 only when the model runs."""
+    for i, d in enumerate(sizes):
+        if not isinstance(d, int) and not allow_zero and i < len(before):
+            sizes[i] = D.select(D.equal(d, 0), before[i], d)
+    total = D.product(before)
+    target = []
+    for i, d in enumerate(sizes):
+        others = D.maximum(D.product([x for j, x in enumerate(sizes) if j != i]), 1)
+        target.append(D.select(D.equal(d, -1), D.floordiv(total, others), d))
+    return tuple(target)
 
 
 def quotient(before: Shape, given: list[Dim]) -> Dim:
@@ -188,7 +203,8 @@ def concat_values(values: list[ir.Value], at: int) -> ir.Value:
 def slice_bounds(n: Node, sizes: Shape) -> SliceBounds:
     """What Slice takes of each axis it names."""
     if n.has(1):
-        starts, ends = n.dims(1, "starts are"), n.dims(2, "ends are")
+        starts = n.dims(1, "starts are", signed=True)
+        ends = n.dims(2, "ends are", signed=True)
         axes = n.static(3, "axes are") if n.has(3) else tuple(range(len(starts)))
         steps = n.static(4, "steps are") if n.has(4) else (1,) * len(starts)
     else:
@@ -215,7 +231,7 @@ def _slice_axis(d: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
 def _from_end(x: Dim, d: Dim) -> Dim:
     """A negative position counts from the end."""
     lo, hi = V.bounds(x)
-    if lo >= 0 or lo <= -_FAR:
+    if lo >= 0 or hi <= -_FAR:
         return x
     if hi < 0:
         return x + d
@@ -415,7 +431,7 @@ def space_to_depth(n: Node) -> ir.Value:
 @importer("Pad", since=2)
 def pad(n: Node) -> ir.Value:
     rank = len(n.shape(0))
-    pads = n.dims(1, "the pads are") if n.has(1) else tuple(n.attr("pads"))
+    pads = n.dims(1, "the pads are", signed=True) if n.has(1) else tuple(n.attr("pads"))
     value = n.number(2, "the padding value is", 0.0) if n.has(1) else n.attr("value", 0.0)
     axes = [axis(a, rank) for a in n.static(3, "axes are")] if n.has(3) else list(range(rank))
     if len(pads) != 2 * len(axes):

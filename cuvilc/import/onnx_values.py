@@ -41,10 +41,14 @@ Element = Any  # int | bool | float | Expr | Ratio
 
 
 class Sizes:
-    """What is known of the symbols' ranges while one model is imported."""
+    """What is known of the symbols' ranges while one model is imported.
+
+    `computed`: the symbols that no input's shape gives, in the order in which they are bound.
+    """
 
     def __init__(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
         self.ranges = ranges
+        self.computed: dict[str, Any] = {}
 
     def bounds(self, d: Dim) -> tuple[float, float]:
         return D.bounds(d, self.ranges)
@@ -215,6 +219,16 @@ def cast(x: Element, dtype: str) -> Element:
     if isinstance(x, float) and not math.isfinite(x):
         raise Unknown
     return int(x)
+
+
+def is_computed(*sizes: Element) -> bool:
+    """Whether a size hangs on one that is known only while the model runs."""
+    return any(D.symbols(d) & _current[-1].computed.keys() for d in sizes if isinstance(d, Expr))
+
+
+def computed_points() -> dict[str, Any]:
+    """Computed symbol -> what gives the insertion point from which on it is bound."""
+    return _current[-1].computed
 
 
 def is_known_dtype(dtype: str) -> bool:

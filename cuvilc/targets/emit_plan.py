@@ -9,10 +9,12 @@ from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import dims, ir
 from cuvilc.dialect.dims import Dim, substitute
 from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.ops.structure import MOST, computed_sizes
 from cuvilc.dialect.types import to_layout
 from cuvilc.package.describe import KernelFacts
 from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
 from cuvilc.package.weights import LazyWeight
+from cuvilc.targets.emit_loop import LoopEmitter
 from cuvilc.targets.kernels import Kernel
 
 UNBOUND_SYMBOL = define(
@@ -78,6 +80,10 @@ class _Emitter:
                 if not isinstance(d, int) and str(d).isidentifier():
                     lo, hi = self.program.ranges.get(str(d), (0, None))
                     found.setdefault(str(d), Symbol(str(d), i, axis, lo, hi))
+        computed = computed_sizes(ir.body(self.program.function("main")))
+        for name in computed:
+            lo, hi = self.program.ranges.get(name, (-MOST, None))
+            found[name] = Symbol(name, lo=lo, hi=hi)
         return list(found.values())
 
     def check_symbols(self) -> None:
@@ -103,8 +109,17 @@ class _Emitter:
         return number
 
     def placed(self, value: Value, place: tuple[str, Dim]) -> int:
-        kind = BufferKind.OUTPUT if place[0] == "output" else BufferKind.ARENA
-        return self.buffer(Buffer(kind, ir.type_of(value).size_bytes, place[1]))
+        return self.part(place, ir.type_of(value).size_bytes)
+
+    def part(self, place: tuple[str, Dim], size_bytes: Dim, offset: Dim = 0) -> int:
+        """The buffer of `size_bytes` from `offset` on in a place that plan-memory chose."""
+        kind, where = place
+        if kind == "output":
+            return self.buffer(Buffer(BufferKind.OUTPUT, size_bytes, where))
+        if kind == "arena":
+            return self.buffer(Buffer(BufferKind.ARENA, size_bytes, where + offset))
+        assert isinstance(where, int)
+        return self.buffer(Buffer(BufferKind.HEAP, size_bytes, (where, offset)))
 
     def block(self, block: Any) -> None:
         for operation in ir.operations(block):
@@ -160,6 +175,7 @@ class _Emitter:
 
     def do_ai_if(self, operation: Operation) -> None:
         attrs, steps = ir.attrs(operation), self.plan.steps
+        sizes = attrs["sizes"]
         for value, place in zip(operation.results, attrs.get("places", ()), strict=False):
             self.numbers[value] = self.placed(value, place)
         branch = len(steps)
@@ -167,11 +183,46 @@ class _Emitter:
         condition = self.numbers[operation.operands[0]]
         steps.append(Step(StepKind.BRANCH, buffers=(condition,), name="if", layer=layer))
         self.block(ir.body(operation, 0))
+        for name, size, _ in sizes:
+            self.bind(name, size, operation)
         jump = len(steps)
         steps.append(Step(StepKind.JUMP, name="else", layer=layer))
         steps[branch] = replace(steps[branch], target=len(steps))
         self.block(ir.body(operation, 1))
+        for name, _, size in sizes:
+            self.bind(name, size, operation)
         steps[jump] = replace(steps[jump], target=len(steps))
+
+    def bind(self, name: str, value: Dim, operation: Operation) -> None:
+        """The computed size `name` becomes `value`."""
+        self.plan.steps.append(
+            Step(
+                StepKind.BIND, self.symbol_number(name), scalars=(value,), name="size",
+                layer=ir.source_name(operation),
+            )
+        )  # fmt: skip
+
+    def temporary(self, name: str) -> str:
+        """A computed size that the plan itself needs."""
+        if not any(s.name == name for s in self.plan.symbols):
+            self.plan.symbols.append(Symbol(name, lo=-MOST))
+        return name
+
+    def symbol_number(self, name: str) -> int:
+        return next(i for i, s in enumerate(self.plan.symbols) if s.name == name)
+
+    def do_ai_bind_size(self, operation: Operation) -> None:
+        attrs = ir.attrs(operation)
+        self.plan.steps.append(
+            Step(
+                StepKind.BIND, self.symbol_number(attrs["symbol"]),
+                buffers=(self.numbers[operation.operands[0]],), scalars=(attrs["index"],),
+                name="size", layer=ir.source_name(operation),
+            )
+        )  # fmt: skip
+
+    def do_ai_loop(self, operation: Operation) -> None:
+        LoopEmitter(self, operation).emit()
 
     def do_ai_cpu_launch(self, operation: Operation) -> None:
         attrs = ir.attrs(operation)

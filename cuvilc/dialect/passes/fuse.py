@@ -19,7 +19,8 @@ NAME = "fuse"
 VERSION = 1
 
 BARE = (
-    "ai.constant", "ai.if", "ai.yield", "ai.dim_values", "ai.require", "func.return", "ai.fusion",
+    "ai.constant", "ai.if", "ai.loop", "ai.yield", "ai.dim_values", "ai.require", "ai.bind_size",
+    "func.return", "ai.fusion",
 )  # fmt: skip
 
 

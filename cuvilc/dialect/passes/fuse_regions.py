@@ -13,6 +13,7 @@ from typing import Any
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir
 from cuvilc.dialect.ir import Value
+from cuvilc.dialect.ops.structure import defined_sizes
 from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.rules_graph import Graph, Node
 
@@ -40,6 +41,8 @@ class Site:
         self.units: list[Unit | None] = [Unit([n], i) for i, n in enumerate(nodes)]
         self.unit_of: dict[Node, Unit] = {u.nodes[0]: u for u in self.units if u is not None}
         self._captured = self._captures()
+        self._binders = {name: n for n in nodes for name in defined_sizes(n.op)}
+        self._sizes: dict[Node, set[str]] = {}
 
     def _captures(self) -> dict[Node, list[Value]]:
         """What the regions of each operation read from outside themselves."""
@@ -75,6 +78,16 @@ class Site:
                 producer = self.graph.producers.get(value)
                 if producer is not None and producer in self.unit_of:
                     yield self.unit_of[producer]
+            for name in self._sizes_of(n) if self._binders else ():
+                binder = self._binders.get(name)
+                if binder is not None and binder is not n:
+                    yield self.unit_of[binder]
+
+    def _sizes_of(self, node: Node) -> set[str]:
+        """The symbols that the operation and those inside it use: they must be bound before it."""
+        if node not in self._sizes:
+            self._sizes[node] = ir.sizes_used(node.op)
+        return self._sizes[node]
 
     def check(self, members: Sequence[Node]) -> list[Unit | None]:
         """The order of the window after the merge. Miss if it would make a cycle."""

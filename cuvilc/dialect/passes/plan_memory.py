@@ -5,16 +5,23 @@ offsets are chosen best-fit (largest first); with symbolic sizes values share sl
 provably fits, and an offset is a sum of slot sizes. An elementwise kernel writes over an operand
 that dies with it. A bare `ai.reshape` shares its operand's memory. ALIGNMENT keeps vectors and
 cache lines of different buffers apart.
+
+What is sized by a symbol that the model computes lies in a heap slot, which grows while the model
+runs; values that live one after the other share slots. What a loop carries along lies in the
+memory of the loop's result; what a loop reads from around it lives until the loop ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, bounds, ceildiv
+from cuvilc.dialect.dims import Dim, bounds, ceildiv, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
+from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import item_bytes
 from cuvilc.dialect.verify_launch import verify_launch
@@ -33,6 +40,7 @@ class Lifetime:
     first: int
     last: int
     offset: Dim = 0
+    slot: int | None = None  # of the heap; None: in the arena
 
 
 def run(program: Program, context: PassContext) -> None:
@@ -41,32 +49,53 @@ def run(program: Program, context: PassContext) -> None:
         main = program.function("main")
         if any(o.name == "ai.cpu.launch" for o in ir.walk(ir.body(main))):
             return
-        _copy_branch_results(ir.body(main))
+        for block in ir.blocks(ir.body(main)):
+            _copy_results(block)
         outputs = _claim_outputs(main)
         order = list(ir.walk(ir.body(main)))
         roots = _roots(main, order)
         lifetimes = _lifetimes(order, roots, outputs)
         for step, operation in enumerate(order):
             _share_in_place(program, step, operation, roots, lifetimes)
-        arena = _assign(list({id(x): x for x in lifetimes.values()}.values()), program)
+        computed = set(computed_sizes(ir.body(main)))
+        lives = list({id(x): x for x in lifetimes.values()}.values())
+        _assign_heap([x for x in lives if symbols(x.size_bytes) & computed])
+        arena = _assign([x for x in lives if x.slot is None], program)
         main.attributes["arena_bytes"] = write_attr(arena)
         for operation in order:
             _place(operation, lifetimes, outputs)
     verify_launch(program)
 
 
-def _copy_branch_results(block: object) -> None:
-    """Each branch of an `ai.if` ends in copies, so that both write the same memory."""
+def _copy_results(block: Any) -> None:
+    """What a region yields is copied where it must not lie where it was computed."""
     for operation in ir.operations(block):
-        for region in operation.regions:
-            for inner in region.blocks:
-                _copy_branch_results(inner)
-                if operation.name != "ai.if":
-                    continue
-                end = ir.terminator(inner)
-                with ir.before(end):
-                    for i, value in enumerate(list(end.operands)):
-                        end.operands[i] = ir.build("ai.copy", value, place=("branch", i))
+        if operation.name == "ai.if":
+            for region in operation.regions:
+                end = ir.terminator(region.blocks[0])
+                _copy_operands(end, range(len(end.operands)))
+        elif operation.name == "ai.loop":
+            _copy_carried(operation)
+
+
+def _copy_carried(loop: Operation) -> None:
+    """A loop writes its carried values one after the other: one that is another's may be gone."""
+    block, end = ir.body(loop), ir.terminator(ir.body(loop))
+    own = list(block.arguments)
+    first = int(ir.attrs(loop)["conditional"])
+    moved = []
+    for i, value in enumerate(end.operands):
+        source = _view_source(value)
+        mine = 0 <= i - first < len(own) and source == own[i - first]
+        if ir.defining(source) is None and source in own and not mine:
+            moved.append(i)
+    _copy_operands(end, moved)
+
+
+def _copy_operands(end: Operation, indices: Iterable[int]) -> None:
+    with ir.before(end):
+        for i in indices:
+            end.operands[i] = ir.build("ai.copy", end.operands[i], place=("branch", i))
 
 
 def _claim_outputs(main: Operation) -> dict[Value, int]:
@@ -95,7 +124,9 @@ def _view_source(value: Value) -> Value:
 
 
 def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
-    """Every value -> the owner of its memory. A branch's copy lies in the conditional's result."""
+    """Every value -> the owner of its memory. A branch's copy lies in the conditional's result, a
+    loop's argument in the loop's.
+    """
     roots: dict[Value, Value] = {a: a for a in ir.body(main).arguments}
     for operation in order:
         for result in operation.results:
@@ -105,6 +136,8 @@ def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
             for region in operation.regions:
                 end = ir.terminator(region.blocks[0])
                 roots.update(zip(end.operands, operation.results, strict=True))
+        elif operation.name == "ai.loop":
+            roots.update(zip(ir.body(operation).arguments, operation.results, strict=False))
     return {v: roots.get(_view_source(r), r) for v, r in roots.items()}
 
 
@@ -122,7 +155,20 @@ def _lifetimes(
             elif _in_arena(root, outputs):
                 size = ceildiv(ir.type_of(root).size_bytes, ALIGNMENT) * ALIGNMENT
                 found[root] = Lifetime(root, size, step, step)
+    for first, last in _loops(order):
+        for life in found.values():
+            read_again = life.first < first <= life.last
+            if life.first == first or read_again:
+                life.last = max(life.last, last)
     return found
+
+
+def _loops(order: list[Operation]) -> Iterator[tuple[int, int]]:
+    """(step of the loop, step of its last operation), inner loops before those around them."""
+    place = {operation: step for step, operation in enumerate(order)}
+    for step, operation in reversed(list(enumerate(order))):
+        if operation.name == "ai.loop":
+            yield step, place[ir.terminator(ir.body(operation))]
 
 
 def _share_in_place(
@@ -166,7 +212,16 @@ def _in_arena(value: Value, outputs: dict[Value, int]) -> bool:
     owner = ir.defining(value)
     if owner is None or value in outputs:
         return False
-    return owner.name in ("ai.launch", "ai.dim_values", "ai.copy", "ai.if")
+    return owner.name in ("ai.launch", "ai.dim_values", "ai.copy", "ai.if", "ai.loop")
+
+
+def _assign_heap(lifetimes: list[Lifetime]) -> None:
+    """In order of birth, each in the slot that has been free for longest; else in a new one."""
+    free_from: list[int] = []
+    for life in sorted(lifetimes, key=lambda x: x.first):
+        free = [s for s, step in enumerate(free_from) if step < life.first]
+        life.slot = min(free, key=free_from.__getitem__, default=len(free_from))
+        free_from[life.slot : life.slot + 1] = [life.last]
 
 
 def _assign(lifetimes: list[Lifetime], program: Program) -> Dim:
@@ -239,6 +294,9 @@ def _place(
         for region in operation.regions:
             for value, place in zip(ir.terminator(region.blocks[0]).operands, places, strict=True):
                 ir.defining(value).attributes["place"] = write_attr(place)  # type: ignore[union-attr]
+    elif operation.name == "ai.loop":
+        places = tuple(_place_of(r, lifetimes, outputs) for r in operation.results)
+        operation.attributes["places"] = write_attr(places)
     elif operation.name in ("ai.dim_values", "ai.copy") and operation.results:
         result = operation.results[0]
         if result in lifetimes or result in outputs:
@@ -252,4 +310,5 @@ def _place_of(
 ) -> tuple[str, Dim]:
     if value in outputs:
         return ("output", outputs[value])
-    return ("arena", lifetimes[value].offset)
+    life = lifetimes[value]
+    return ("arena", life.offset) if life.slot is None else ("heap", life.slot)

@@ -1,4 +1,5 @@
-"""Put before each block what its operations demand of sizes that are known only at run time.
+"""Put before each block what its operations demand of sizes that are known only at run time; what
+they demand of computed sizes, after the operation that binds those.
 
 The demands are those that the shape rules could not decide: two named sizes that broadcast only if
 they are equal or one is 1, a slice that reads inside its axis only if the axis is long enough. What
@@ -11,10 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, bounds
+from cuvilc.dialect.dims import Dim, bounds, symbols
 from cuvilc.dialect.ir import Operation, Program
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops._rules import left_open
+from cuvilc.dialect.ops.structure import defined_sizes
 from cuvilc.dialect.passes.context import PassContext
 
 NAME = "require-sizes"
@@ -33,14 +35,17 @@ def run(program: Program, context: PassContext) -> None:
 def _require(program: Program, block: Any) -> None:
     operations = ir.operations(block)
     asked: dict[Dim, tuple[str, Operation]] = {}
-    for operation in operations:
+    bound: dict[str, int] = {}  # computed size -> number of the operation that binds it
+    for number, operation in enumerate(operations):
         if operation.name == "ai.require":
             asked[ir.attrs(operation)["condition"]] = ("", operation)
         for condition, message in _demands(operation).items():
             asked.setdefault(condition, (message, operation))
+        bound |= dict.fromkeys(defined_sizes(operation), number)
     for condition, (message, operation) in asked.items():
         if message and bounds(condition, program.ranges)[0] < 1:
-            with ir.before(operations[0]), operation.location:
+            after = max((bound[n] for n in symbols(condition) if n in bound), default=-1)
+            with ir.before(operations[after + 1]), operation.location:
                 ir.build("ai.require", condition=condition, message=_cut(message))
 
 
