@@ -285,7 +285,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(reversed(out))
 
 
-_FUNCTIONS: dict[str, Callable[..., Dim]] = {
+FUNCTIONS: dict[str, Callable[..., Dim]] = {
     "floordiv": floordiv,
     "mod": mod,
     "min": minimum,
@@ -319,7 +319,7 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
             if atom[0] == "symbol":
                 found = values.get(atom[1], Expr((((atom,), 1),)))
             else:
-                found = _FUNCTIONS[atom[0]](*(_map_atoms(x, leaf) for x in atom[1:]))
+                found = FUNCTIONS[atom[0]](*(_map_atoms(x, leaf) for x in atom[1:]))
             done[atom] = found
         return found
 
@@ -475,8 +475,8 @@ def _parse_node(node: ast.expr, text: str) -> Dim:
                     return floordiv(a, b)
                 case ast.Mod():
                     return mod(a, b)
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_parse_node(x, text) for x in args))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(_parse_node(x, text) for x in args))
     raise ValueError(f"{ast.unparse(node)!r} in {text!r} is not a dimension expression")
 
 

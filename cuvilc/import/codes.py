@@ -104,9 +104,8 @@ Every size must follow from the sizes of the inputs. Here a size is computed fro
 values (the number of non-zero elements, a length read from a tensor), so memory cannot be planned
 before the run.
 
-Next step: if the value is in truth constant, make it so in the export, or give the value as a
-fixed size:
-split the model at this node, or fix the sizes with --shape.
+Next step: if the value is in truth constant, make it so in the export; otherwise split the model at
+this node, or fix the sizes with --shape.
 """,
 )
 
@@ -127,8 +126,8 @@ BAD_TYPE = define(
     "an input, output or weight has a type that packages do not hold",
     """\
 Packages hold tensors of float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64 and
-bool.
-Strings, sequences, maps, optional and sparse values, complex numbers and 8-bit floats are refused.
+bool. Strings, sequences, maps, optional and sparse values, complex numbers and 8-bit floats are
+refused.
 
 Next step: move the string or sequence handling out of the model (tokenisers, ZipMap: export
 scikit-learn models with `options={"zipmap": False}`).

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cuvilc.diagnostics import CuvilError, fail
-from cuvilc.dialect.dims import Dim, symbol
+from cuvilc.dialect.dims import FUNCTIONS, Dim, symbol
 from cuvilc.dialect.types import TensorType
 
 from . import codes
@@ -17,7 +17,7 @@ from .onnx_tensors import DTYPES, type_name
 from .registry import ImportOptions
 
 # Words of size expressions, and package.plan.CPU_LEVEL, a size that the runtime gives.
-_RESERVED = {"floordiv", "mod", "min", "max", "eq", "lt", "select", "cpu_level"}
+RESERVED = {*FUNCTIONS, "cpu_level"}
 DEFAULT_RANGE: tuple[int, int | None] = (1, None)
 
 
@@ -61,7 +61,7 @@ def identifier(text: str) -> str:
     name = re.sub(r"\W", "_", text, flags=re.ASCII) or "size"
     if name[0].isdigit():
         name = f"_{name}"
-    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED else name
+    return f"{name}_" if keyword.iskeyword(name) or name in RESERVED else name
 
 
 def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str]) -> Inputs:

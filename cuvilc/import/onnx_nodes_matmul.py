@@ -65,7 +65,7 @@ def einsum(n: Node) -> ir.Value:
 
 
 def _parse(n: Node) -> tuple[list[str], str]:
-    """Each operand's letters and the result's; an ellipsis becomes letters of its own (capital)."""
+    """Each operand's letters and the result's; an ellipsis becomes Greek letters."""
     text = n.attr("equation").replace(" ", "")
     left, arrow, output = text.partition("->")
     terms, broad = left.split(","), ""
@@ -74,20 +74,16 @@ def _parse(n: Node) -> tuple[list[str], str]:
     for i, term in enumerate(terms):
         if "..." in term:
             count = len(n.shape(i)) - (len(term) - 3)
-            spelled = "".join(chr(0x3B1 + k) for k in range(count))[
-                ::-1
-            ]  # Greek letters, aligned right
+            spelled = "".join(chr(0x3B1 + k) for k in reversed(range(count)))  # aligned right
             broad = max(broad, spelled, key=len)
             terms[i] = term.replace("...", spelled)
         if len(terms[i]) != len(n.shape(i)):
-            raise ShapeError(
-                f"equation {text!r} does not fit operand {i} of rank {len(n.shape(i))}"
-            )
+            rank = len(n.shape(i))
+            raise ShapeError(f"equation {text!r} does not fit operand {i} of rank {rank}")
     if not arrow:
         joined = "".join(terms)
-        output = "..." + "".join(
-            sorted(c for c in set(joined) if joined.count(c) == 1 and c not in broad)
-        )
+        once = sorted(c for c in set(joined) if joined.count(c) == 1 and c not in broad)
+        output = "..." + "".join(once)
     return terms, output.replace("...", broad)
 
 

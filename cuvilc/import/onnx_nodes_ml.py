@@ -11,6 +11,7 @@ from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_nodes_reduce import divided_by_norm, lp_norm
 from .onnx_nodes_shape import concat_values, index_values
 from .onnx_trees import Forest, read_forest
 
@@ -37,16 +38,15 @@ def scaler(n: Node) -> ir.Value:
 @importer("Normalizer", domain=ML)
 def normalizer(n: Node) -> ir.Value:
     x = _float(n[0])
-    at = (len(shape_of(x)) - 1,)
+    at = len(shape_of(x)) - 1
     match n.attr("norm", "MAX"):
         case "L1":
-            norm = ai("reduce_sum", ai("abs", x), axes=at, keepdims=True)
+            norm = lp_norm(x, 1, at)
         case "L2":
-            norm = ai("sqrt", ai("reduce_sum", ai("elemwise_mul", x, x), axes=at, keepdims=True))
+            norm = lp_norm(x, 2, at)
         case _:
-            norm = ai("reduce_max", x, axes=at, keepdims=True)
-    zero = ai("equal", norm, scalar(0.0, norm))
-    return ai("elemwise_div", x, ai("where", zero, scalar(1.0, norm), norm))
+            norm = ai("reduce_max", x, axes=(at,), keepdims=True)
+    return divided_by_norm(x, norm)
 
 
 @importer("Imputer", domain=ML)
@@ -132,9 +132,7 @@ def _labels(n: Node, picked: ir.Value) -> ir.Value | None:
     """The class label for each picked index; None for labels that are strings."""
     labels = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
     if labels is None:
-        if n.attr("classlabels_strings") and n.wants(0) and n.attr("classlabels_int64s") is None:
-            return None
-        return picked
+        return None if n.attr("classlabels_strings") and n.wants(0) else picked
     if tuple(labels) == tuple(range(len(labels))):
         return picked
     return ai("gather", _row(n, labels, np.int64), picked, axis=0)

@@ -132,11 +132,19 @@ def _hardmax(x: ir.Value, at: int) -> ir.Value:
 
 @importer("LpNormalization")
 def lp_normalization(n: Node) -> ir.Value:
-    x, at = n[0], n.axis(-1)
-    if n.attr("p", 2) == 1:
-        norm = ai("reduce_sum", ai("abs", x), axes=(at,), keepdims=True)
-    else:
-        norm = ai("sqrt", ai("reduce_sum", ai("elemwise_mul", x, x), axes=(at,), keepdims=True))
+    at = n.axis(-1)
+    return divided_by_norm(n[0], lp_norm(n[0], n.attr("p", 2), at))
+
+
+def lp_norm(x: ir.Value, p: int, at: int) -> ir.Value:
+    """‖x‖₁ or ‖x‖₂ along an axis, which stays with extent 1."""
+    if p == 1:
+        return ai("reduce_sum", ai("abs", x), axes=(at,), keepdims=True)
+    return ai("sqrt", ai("reduce_sum", ai("elemwise_mul", x, x), axes=(at,), keepdims=True))
+
+
+def divided_by_norm(x: ir.Value, norm: ir.Value) -> ir.Value:
+    """x / norm, and x where the norm is 0."""
     zero = ai("equal", norm, scalar(0.0, norm))
     return ai("elemwise_div", x, ai("where", zero, scalar(1.0, norm), norm))
 

@@ -7,29 +7,20 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.ops.resize import COORDINATES
 
 from . import onnx_values as V
 from ._table import importer
 from .onnx_node import DataDependent, Node, ai, axis
-
-_COORDINATES = (
-    "half_pixel",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "half_pixel_symmetric",
-)
 
 
 def _refuse(attributes: dict[str, Any]) -> str | None:
     if attributes.get("antialias", 0):
         return "antialias = 1 is not supported"
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
-    return (
-        None
-        if coordinate in _COORDINATES
-        else f"coordinate_transformation_mode {coordinate} is not supported"
-    )
+    if coordinate not in COORDINATES:
+        return f"coordinate_transformation_mode {coordinate} is not supported"
+    return None
 
 
 @importer("Resize", since=11, refuse=_refuse)

@@ -9,16 +9,13 @@ import numpy as np
 
 from cuvilc.dialect.op import ShapeError
 
+# ONNX's words for the modes of ai.tree_ensemble.
 _MODES = {
-    "LEAF": 0,
-    "BRANCH_LEQ": 1,
-    "BRANCH_LT": 2,
-    "BRANCH_GTE": 3,
-    "BRANCH_GT": 4,
-    "BRANCH_EQ": 5,
+    "LEAF": 0, "BRANCH_LEQ": 1, "BRANCH_LT": 2, "BRANCH_GTE": 3, "BRANCH_GT": 4, "BRANCH_EQ": 5,
     "BRANCH_NEQ": 6,
-}
+}  # fmt: skip
 _LEAF = 0
+Name = tuple[int, int]  # of a node: tree, number in it
 
 
 @dataclass
@@ -70,12 +67,7 @@ def read_forest(a: dict[str, Any], leaf: str, targets: int) -> Forest:
     weights = _leaf_weights(a, leaf, targets)
     forest = Forest([], [], [], [], [], [], [], [], [], base, targets)
     missing = a.get("nodes_missing_value_tracks_true") or (0,) * len(names)
-    children: set[tuple[int, int]] = set()
-    for (tree, _), mode, yes, no in zip(
-        names, a["nodes_modes"], a["nodes_truenodeids"], a["nodes_falsenodeids"], strict=True
-    ):
-        if mode != "LEAF":
-            children |= {(tree, yes), (tree, no)}
+    children = {child for k, name in enumerate(names) for child in _children(a, k, name)}
     for name in names:
         if name not in children:
             forest.roots.append(len(forest.mode))
@@ -87,8 +79,8 @@ def read_forest(a: dict[str, Any], leaf: str, targets: int) -> Forest:
 
 def _leaf_weights(
     a: dict[str, Any], leaf: str, targets: int
-) -> dict[tuple[int, int], list[tuple[int, float]]]:
-    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+) -> dict[Name, list[tuple[int, float]]]:
+    found: dict[Name, list[tuple[int, float]]] = {}
     rows = zip(*(a[f"{leaf}_{k}"] for k in ("treeids", "nodeids", "ids", "weights")), strict=True)
     for tree, node, target, weight in rows:
         found.setdefault((tree, node), []).append((0 if targets == 1 else target, weight))
@@ -96,30 +88,14 @@ def _leaf_weights(
 
 
 def _add_tree(
-    forest: Forest,
-    a: dict[str, Any],
-    places: dict[tuple[int, int], int],
-    missing: Any,
-    weights: dict[tuple[int, int], list[tuple[int, float]]],
-    root: tuple[int, int],
-) -> None:
-    """Append a tree's nodes, parents first."""
-    start = len(forest.mode)
-    order, seen = [root], {root}
-    for name in order:  # grows while it is read
-        k = _place(places, name)
-        if a["nodes_modes"][k] != "LEAF":
-            for child in (
-                (name[0], a["nodes_truenodeids"][k]),
-                (name[0], a["nodes_falsenodeids"][k]),
-            ):
-                if child in seen:
-                    raise ShapeError(f"node {child[1]} of tree {child[0]} has two parents")
-                seen.add(child)
-                order.append(child)
-    numbers = {name: start + i for i, name in enumerate(order)}
+    forest: Forest, a: dict[str, Any], places: dict[Name, int], missing: Any,
+    weights: dict[Name, list[tuple[int, float]]], root: Name,
+) -> None:  # fmt: skip
+    """Append a tree's nodes, parents first. ShapeError for a node that is missing or met twice."""
+    order = _parents_first(a, places, root)
+    numbers = {name: len(forest.mode) + i for i, name in enumerate(order)}
     for name in order:
-        k = _place(places, name)
+        k = places[name]
         mode = _MODES[a["nodes_modes"][k]]
         if mode == _LEAF:
             pairs = weights.get(name, [])
@@ -128,8 +104,7 @@ def _add_tree(
             forest.leaf_weight += [w for _, w in pairs]
             no = len(forest.leaf_target)
         else:
-            yes = numbers[name[0], a["nodes_truenodeids"][k]]
-            no = numbers[name[0], a["nodes_falsenodeids"][k]]
+            yes, no = (numbers[child] for child in _children(a, k, name))
         forest.mode.append(mode)
         forest.feature.append(a["nodes_featureids"][k])
         forest.threshold.append(a["nodes_values"][k])
@@ -138,7 +113,26 @@ def _add_tree(
         forest.false_child.append(no)
 
 
-def _place(places: dict[tuple[int, int], int], name: tuple[int, int]) -> int:
+def _parents_first(a: dict[str, Any], places: dict[Name, int], root: Name) -> list[Name]:
+    order, seen = [root], {root}
+    for name in order:  # grows while it is read
+        k = _place(places, name)
+        for child in _children(a, k, name):
+            if child in seen:
+                raise ShapeError(f"node {child[1]} of tree {child[0]} has two parents")
+            seen.add(child)
+            order.append(child)
+    return order
+
+
+def _children(a: dict[str, Any], k: int, name: Name) -> tuple[Name, ...]:
+    """(where true, where false) of node number k; none of a leaf."""
+    if a["nodes_modes"][k] == "LEAF":
+        return ()
+    return (name[0], a["nodes_truenodeids"][k]), (name[0], a["nodes_falsenodeids"][k])
+
+
+def _place(places: dict[Name, int], name: Name) -> int:
     if name not in places:
         raise ShapeError(f"tree {name[0]} refers to node {name[1]}, which it does not have")
     return places[name]

@@ -1,8 +1,9 @@
 /* Run a compiled model on raw little-endian files, or on zeros, and print the first values of each
  * result.
  *
- *     ./run NAME.cuvil/model.so [INPUT.bin | -]...     "-": zeros; dynamic axes take their lowest
- * size above 0
+ *     ./run NAME.cuvil/model.so [INPUT.bin | -]...     "-": zeros
+ *
+ * Dynamic axes take their lowest size above 0.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,9 +101,12 @@ int main(int argc, char **argv)
 
     int inputs = api.input_count(model), outputs = api.output_count(model);
     void **memory = calloc((size_t)inputs + 1, sizeof *memory);
+    if (memory == NULL)
+        fail(argv[1], "out of memory");
     printf("level %s\n", api.level_name(model));
     for (int i = 0; i < inputs; i++) {
-        api.input_info(model, i, &info);
+        if (api.input_info(model, i, &info))
+            fail(argv[1], api.last_error());
         print_info("input ", &info);
         make_input(&info, i + 2 < argc ? argv[i + 2] : NULL, &tensor);
         memory[i] = tensor.data;
@@ -110,14 +114,15 @@ int main(int argc, char **argv)
             fail(argv[1], api.last_error());
     }
     for (int i = 0; i < outputs; i++) {
-        api.output_info(model, i, &info);
+        if (api.output_info(model, i, &info))
+            fail(argv[1], api.last_error());
         print_info("output", &info);
     }
     if (api.run(context))
         fail(argv[1], api.last_error());
     for (int i = 0; i < outputs; i++) {
-        api.output_info(model, i, &info);
-        api.get_output(context, i, &tensor);
+        if (api.output_info(model, i, &info) || api.get_output(context, i, &tensor))
+            fail(argv[1], api.last_error());
         print_output(info.name, &tensor);
     }
 

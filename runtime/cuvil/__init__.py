@@ -44,9 +44,7 @@ def source_dir() -> Path:
 
 def _beside(name: str) -> Path:
     here = Path(__file__).resolve().parent
-    packaged = (
-        here / "csrc" / name
-    )  # in a wheel; in a source tree the folders stand beside this one
+    packaged = here / "csrc" / name  # of a wheel; a source tree has them beside this folder
     return packaged if packaged.is_dir() else here.parent / name
 
 

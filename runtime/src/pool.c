@@ -27,10 +27,10 @@
 #define AWAITED 0x40000000u /* the caller sleeps until the last worker leaves */
 #define INSIDE 0x3fffffffu
 
-#define CHUNKS_PER_THREAD 4 /* coarse enough to cost nothing, fine enough to even out a slow core \
-                             */
-#define SPIN_NS 30000u /* longer than the gap between steps of one run, shorter than a time slice \
-                        */
+/* Coarse enough to cost nothing, fine enough to even out a slow core. */
+#define CHUNKS_PER_THREAD 4
+/* Longer than the gap between steps of one run, shorter than a time slice. */
+#define SPIN_NS 30000u
 #define STACK_BYTES (512u << 10) /* under 2 MiB, lest a transparent huge page back it */
 
 typedef struct {

@@ -17,8 +17,7 @@ typedef struct {
     void *const *buffers;
     const int64_t *scalars;
     int64_t tasks;
-    unsigned char
-        *scratch; /* thread i's begins at scratch + i * scratch_stride; the caller is thread 0 */
+    unsigned char *scratch; /* thread i's begins at i * scratch_stride; the caller is thread 0 */
     size_t scratch_stride;
 } cuvil_job;
 
