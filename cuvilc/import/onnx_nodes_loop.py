@@ -2,11 +2,13 @@
 
 A carried value may change its sizes from round to round. Which do is found by importing the body
 with the types that the values begin with: where it yields another size, that size becomes a symbol
-of its own, and the body is imported again.
+of its own, and the body is imported again. A carried sequence, to which each round appends, becomes
+rows. Where it is used in another way, a loop of known length is unrolled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,84 +18,133 @@ from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, symbol, symbols
 from cuvilc.dialect.op import OPS, ShapeError, current_types, segment_attrs
+from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.types import TensorType
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, reshape
 from .onnx_nodes_control import move_regions
-from .onnx_nodes_shape import sliced
-from .onnx_values import Val, computed_points, parts, symbolic
+from .onnx_nodes_shape import concat_values, sliced
+from .onnx_sequences import OptionalVal, Rows, SequenceVal, known
+from .onnx_values import Val, computed_points, symbolic
 
 _UNBOUNDED = 1 << 62  # a trip count from here on is "until the condition says stop"
 _MOST_ATTEMPTS = 64
+_MOST_UNROLLED = 512
+
+# What the body's inputs are, given the round's number and the carried values.
+Entering = Callable[[Val, list[Val]], dict[str, Val]]
 
 
 @importer("Loop")
 def loop(n: Node) -> list[Any]:
-    trip: Dim = -1
-    if n.has(0):
-        (trip,) = n.dims(0, "the trip count is", signed=True)
-        trip = -1 if isinstance(trip, int) and trip >= _UNBOUNDED else D.maximum(trip, 0)
+    body, trip = n.attr("body"), _trip(n)
+    names = [i.name for i in body.input]
+    carried = [n.val(i) for i in range(2, len(n))]
+    if len(names) != len(carried) + 2 or len(body.output) != n.results + 1 or None in carried:
+        raise ShapeError(
+            f"the body takes {len(names)} values and gives {len(body.output)}, the node has "
+            f"{len(carried) + 2} and {n.results + 1}"
+        )
     condition = n.known(1) if n.has(1) else np.array(True, object)
     start: ir.Value | None = None
     if condition is None or symbolic(*condition.reshape(-1)):
-        start = reshape(n[1], ())
+        start = cast(reshape(n[1], ()), "bool")
     elif not bool(condition.reshape(-1)[0]):
         trip = 0
-    carried = [n[i] for i in range(2, len(n))]
-    return _Loop(n, n.attr("body"), carried, trip, start, _loop_scope).run()
+    vector = len(body.input[0].type.tensor_type.shape.dim) == 1
+
+    def enter(counter: Val, values: list[Val]) -> dict[str, Val]:
+        if vector and counter.content is not None:
+            counter = Val.known(counter.content.reshape(1), "int64", counter.key)
+        going = Val.constant(np.array(True), "condition")
+        return dict(zip(names, [counter, going, *values], strict=True))
+
+    given = [v for v in carried if v is not None]
+    if any(isinstance(v, (SequenceVal, OptionalVal)) for v in given) and start is None:
+        unrolled = _unroll(n, body, given, trip, enter)
+        if unrolled is not None:
+            return unrolled
+    return _Loop(n, body, given, trip, start, enter).run()
 
 
-def _loop_scope(one: _Loop, counter: Val, carried: list[Val]) -> dict[str, Val]:
-    names = [i.name for i in one.body.input]
-    going = Val.constant(np.array(True), "condition")
-    rank = len(one.body.input[0].type.tensor_type.shape.dim)
-    if rank == 1:
-        counter = Val.known(counter.content.reshape(1), "int64", counter.key)  # type: ignore[union-attr]
-    return dict(zip(names, [counter, going, *carried], strict=True))
+def _trip(n: Node) -> Dim:
+    """The trip count; -1 where there is none."""
+    if not n.has(0):
+        return -1
+    (trip,) = n.dims(0, "the trip count is", signed=True)
+    return -1 if isinstance(trip, int) and trip >= _UNBOUNDED else D.maximum(trip, 0)
+
+
+def _unroll(n: Node, body: Any, values: list[Val], trip: Dim, enter: Entering) -> list[Any] | None:
+    """The rounds one after the other; None where their number is not known."""
+    if not isinstance(trip, int) or not 0 <= trip <= _MOST_UNROLLED:
+        return None
+    rows: list[list[Val]] = [[] for _ in range(n.results - len(values))]
+    for i in range(trip):
+        results = n.converter.inner(body, n, enter(known(i, "int64", "counter"), values))
+        if any(r is None for r in results):
+            return [None] * n.results
+        going, *rest = [r for r in results if r is not None]
+        goes_on = n.converter.elements(going)
+        if goes_on is None or symbolic(*goes_on.reshape(-1)):
+            return None
+        values = rest[: len(values)]
+        for row, val in zip(rows, rest[len(values) :], strict=True):
+            row.append(val)
+        if not bool(goes_on.reshape(-1)[0]):
+            break
+    return [*values, *(_stack(n, row) for row in rows)]
+
+
+def _stack(n: Node, row: list[Val]) -> ir.Value:
+    if not row:
+        raise ShapeError("a loop without rounds gives rows of unknown sizes")
+    values = [n.converter.value(v) for v in row]
+    shape = ir.type_of(values[0]).shape
+    return concat_values([reshape(v, (1, *shape)) for v in values], 0)
 
 
 class _Loop:
-    """One loop on its way: types of the carried values, then the operation."""
+    """One loop on its way: types of the carried values, then the operation.
+
+    The carried values are tensors and sequences; `tensors` are the former.
+    """
 
     def __init__(
-        self, n: Node, body: Any, carried: list[ir.Value], trip: Dim, start: ir.Value | None,
-        scope: Any, yields_condition: bool = True,
+        self, n: Node, body: Any, carried: list[Val], trip: Dim, start: ir.Value | None,
+        enter: Entering, yields_condition: bool = True,
     ) -> None:  # fmt: skip
-        self.n, self.converter, self.body = n, n.converter, body
+        self.n, self.converter, self.body, self.enter = n, n.converter, body, enter
         self.carried, self.trip, self.start = carried, trip, start
-        self.scope, self.yields_condition = scope, yields_condition
-        self.types = [ir.type_of(v) for v in carried]
-        self.sizes: list[tuple[str, int, int]] = []  # carried_sizes, without their symbols yet
-        self.moving: set[tuple[int, int]] = set()  # (carried value, axis) that change
-        self.operation: list[ir.Operation] = []
+        self.yields_condition = yields_condition
+        self.tensors = [self.converter.value(v) for v in carried if not isinstance(v, SequenceVal)]
+        self.types = [ir.type_of(v) for v in self.tensors]
+        self.moving: set[tuple[int, int]] = set()  # (carried tensor, axis) that change
+        self.sizes: list[tuple[str, int, int]] = []  # `carried_sizes` of the operation
+        self.counter = ""
+        self.conditional = start is not None
+        self.appended: list[int] = []  # of each carried sequence: how many elements a round adds
+        self.bound: list[ir.Operation] = []  # the operation, once it is built
 
     def run(self) -> list[Any]:
-        if len(self.body.input) != len(self.carried) + 1 + self.yields_condition and (
-            self.scope is _loop_scope
-        ):
-            raise ShapeError(
-                f"the body takes {len(self.body.input)} values, the node gives "
-                f"{len(self.carried) + 2}"
-            )
+        """The node's outputs. ShapeError where a carried value changes its dtype or rank."""
         errors, kept = len(self.converter.errors), len(computed_points())
         for _ in range(_MOST_ATTEMPTS):
-            draft, vals = self.attempt()
-            moved = set() if vals is None else self.moved(vals)
-            if not moved:
-                break
+            draft, values = self.attempt()
+            moved = set() if values is None else self.moved(values)
+            if values is not None and not moved:
+                return self.finish(draft, values)
             draft.erase()
+            self.converter.forget_sizes(kept)
+            if values is None:
+                return [None] * self.n.results
             del self.converter.errors[errors:]
-            self.converter.forget_sizes(kept)
             self.moving |= moved
-        if vals is None:
-            draft.erase()
-            self.converter.forget_sizes(kept)
-            return [None] * self.n.results
-        return self.finish(draft)
+        raise ShapeError("the sizes of the carried values do not settle")
 
     def attempt(self) -> tuple[ir.Operation, list[ir.Value] | None]:
-        """A draft of the loop with the body imported; what it yields, None if that failed."""
+        """A draft with the body imported; carried tensors and rows it yields, None if it failed."""
         draft = mlir.Operation.create(
             "ai.loop", results=[], operands=[], attributes=segment_attrs(OPS["ai.loop"], 0, 0),
             regions=1,
@@ -102,26 +153,25 @@ class _Loop:
         self.sizes = []
         types = [self.entering(i, t, block) for i, t in enumerate(self.types)]
         table = current_types()
-        arguments = [block.add_argument(table.to_mlir(t), ir.here()) for t in types]
-        counter = self.converter.new_size((0, None), _at_begin(block))
-        self.counter = counter
-        content = np.empty((), object)
-        content[()] = symbol(counter)
-        scope = self.scope(
-            self, Val.known(content, "int64", "counter"), [Val.of(a) for a in arguments]
-        )
+        arguments = iter([block.add_argument(table.to_mlir(t), ir.here()) for t in types])
+        self.counter = self.converter.new_size((0, None), _at_begin(block))
+        values = [
+            SequenceVal([], self) if isinstance(v, SequenceVal) else Val.of(next(arguments))
+            for v in self.carried
+        ]
+        counter = known(symbol(self.counter), "int64", "counter")
         self.converter.depth += 1
         try:
             with ir.at_end(block):
-                vals = self.converter.inner(self.body, self.n, scope)
-                if any(v is None for v in vals):
+                results = self.converter.inner(self.body, self.n, self.enter(counter, values))
+                if any(v is None for v in results):
                     return draft, None
-                return draft, self.yield_values([v for v in vals if v is not None])
+                return draft, self.end([v for v in results if v is not None])
         finally:
             self.converter.depth -= 1
 
     def entering(self, i: int, t: TensorType, block: Any) -> TensorType:
-        """The type of carried value i in the region: sizes that change are symbols."""
+        """The type of carried tensor i in the region: sizes that change are symbols."""
         shape = list(t.shape)
         for axis in range(t.rank):
             if (i, axis) in self.moving:
@@ -130,127 +180,147 @@ class _Loop:
                 shape[axis] = symbol(name)
         return t.with_(shape=tuple(shape))
 
-    def yield_values(self, vals: list[Val]) -> list[ir.Value]:
-        """End the region; the carried values and rows that it yields."""
-        first = int(self.yields_condition)
-        self.endless = True
-        values = [self.converter.value(v) for v in vals[first:]]
-        for i, t in enumerate(self.types):
-            if values[i].owner is not None and ir.type_of(values[i]).dtype != t.dtype:
-                raise ShapeError(
-                    f"carried value {i} begins as {t} and goes on as {ir.type_of(values[i])}"
-                )
-        condition = self.condition(vals[0]) if first else None
-        conditional = condition is not None or self.start is not None
-        self.conditional = conditional
-        if conditional and condition is None:
+    def end(self, results: list[Val]) -> list[ir.Value]:
+        """End the region with the next carried tensors, the rows, and what sequences took in."""
+        condition = self.condition(results.pop(0)) if self.yields_condition else None
+        after, rows = results[: len(self.carried)], results[len(self.carried) :]
+        self.appended = []
+        taken: list[Val] = []
+        tensors: list[Val] = []
+        for i, val in enumerate(after):
+            if not isinstance(self.carried[i], SequenceVal):
+                tensors.append(val)
+                continue
+            if not isinstance(val, SequenceVal) or val.round_of is not self:
+                raise ShapeError("a loop may only append to a sequence that it carries along")
+            self.appended.append(len(val.parts))
+            taken += [part for part in val.parts if isinstance(part, Val)]
+        values = [self.converter.value(v) for v in (*tensors, *rows, *taken)]
+        self.conditional = condition is not None or self.start is not None
+        if self.conditional and condition is None:
             condition = ir.full(True, (), "bool")
-        ai("yield", *([condition] if condition is not None else []), *values)
+        ai("yield", *([] if condition is None else [condition]), *values)
         return values
 
     def condition(self, val: Val) -> ir.Value | None:
         """Whether to go on, where the body computes it; None where it always says yes."""
-        known = self.converter.elements(val)
-        if known is not None and not symbolic(*known.reshape(-1)) and bool(known.reshape(-1)[0]):
+        found = self.converter.elements(val)
+        if found is not None and not symbolic(*found.reshape(-1)) and bool(found.reshape(-1)[0]):
             return None
         return cast(reshape(self.converter.value(val), ()), "bool")
 
     def moved(self, values: list[ir.Value]) -> set[tuple[int, int]]:
         """The sizes that a round changes and that were not known to change."""
         found = set()
-        now = {(i, axis): symbol(name) for name, i, axis in self.sizes}
         for i, (begin, value) in enumerate(zip(self.types, values, strict=False)):
             t = ir.type_of(value)
-            if t.rank != begin.rank:
+            if (t.rank, t.dtype) != (begin.rank, begin.dtype):
                 raise ShapeError(f"carried value {i} begins as {begin} and goes on as {t}")
             for axis, (d, after) in enumerate(zip(begin.shape, t.shape, strict=True)):
-                if (i, axis) not in now and d != after:
+                if (i, axis) not in self.moving and d != after:
                     found.add((i, axis))
         return found
 
-    def finish(self, draft: ir.Operation) -> list[Any]:
-        block = draft.regions[0].blocks[0]
-        values = list(ir.terminator(block).operands)[int(self.conditional) :]
-        inside = {self.counter, *(name for name, *_ in self.sizes)} | set(_bound_in(block))
+    def finish(self, draft: ir.Operation, values: list[ir.Value]) -> list[Any]:
+        """Build the operation with its true types; it takes the draft's region."""
+        inside = {self.counter, *(name for name, *_ in self.sizes)}
+        inside |= set(computed_sizes(draft.regions[0].blocks[0]))
         finals: list[tuple[str, Dim]] = []
-        after = {n: self.outer(symbol(n), finals) for n, *_ in self.sizes}
         types = []
         for i, t in enumerate(self.types):
-            own = {axis: after[name] for name, j, axis in self.sizes if j == i}
-            types.append(t.with_(shape=tuple(own.get(a, d) for a, d in enumerate(t.shape))))
-        rounds = self.trip if not self.conditional and self.trip != -1 else None
-        rows: list[tuple[str, Dim]] = []
-        for value in values[len(self.types) :]:
-            if rounds is None:
-                rounds = self.outer(symbol(self.counter), finals)
+            now = {axis: self.outer(symbol(s), finals) for s, j, axis in self.sizes if j == i}
+            types.append(t.with_(shape=tuple(now.get(a, d) for a, d in enumerate(t.shape))))
+        rounds = self.trip
+        if values[len(types) :] and (self.conditional or self.trip == -1):
+            rounds = self.outer(symbol(self.counter), finals)
+        row_sizes: list[tuple[str, Dim]] = []
+        for value in values[len(types) :]:
             t = ir.type_of(value)
-            shape = tuple(
-                self.outer(d, rows) if symbols(d) & inside else d for d in t.shape
-            )  # fmt: skip
+            shape = [self.outer(d, row_sizes) if symbols(d) & inside else d for d in t.shape]
             types.append(t.with_(shape=(rounds, *shape)))
-        first = [self.start or ir.full(True, (), "bool")] if self.conditional else []
-        if len(types) == 0:
+        if not types:
             draft.erase()
-            return []
+            return self.outputs([])
+        first = [self.start or ir.full(True, (), "bool")] if self.conditional else []
         final = ir.create(
-            "ai.loop", *first, *self.carried, types=types, trip=self.trip,
+            "ai.loop", *first, *self.tensors, types=types, trip=self.trip,
             conditional=self.conditional, counter=self.counter, carried_sizes=tuple(self.sizes),
-            row_sizes=tuple(rows), final_sizes=tuple(finals),
+            row_sizes=tuple(row_sizes), final_sizes=tuple(finals),
         )  # fmt: skip
-        self.operation.append(final)
-        return move_regions(draft, final)
+        self.bound.append(final)
+        return self.outputs(move_regions(draft, final))
 
     def outer(self, d: Dim, bound: list[tuple[str, Dim]]) -> Dim:
         """A symbol around the loop for a size of its region."""
-        known = next((name for name, size in bound if size == d), None)
-        if known is None:
-            known = self.converter.new_size(
-                (0, None), lambda: mlir.InsertionPoint.after(self.operation[0])
-            )
-            bound.append((known, d))
-        return symbol(known)
+        name = next((name for name, size in bound if size == d), None)
+        if name is None:
+            point = lambda: mlir.InsertionPoint.after(self.bound[0])  # noqa: E731
+            name = self.converter.new_size((0, None), point)
+            bound.append((name, d))
+        return symbol(name)
+
+    def outputs(self, results: list[ir.Value]) -> list[Any]:
+        """The operation's results as the node's: what sequences took in becomes their rows."""
+        count = len(results) - sum(self.appended)
+        taken = results[count:]
+        tensors, rows = iter(results[: len(self.types)]), results[len(self.types) : count]
+        appended = iter(self.appended)
+        found: list[Any] = []
+        for val in self.carried:
+            if not isinstance(val, SequenceVal):
+                found.append(next(tensors))
+                continue
+            each = next(appended)
+            mine, taken = taken[:each], taken[each:]
+            found.append(SequenceVal([*val.parts, *([Rows(Val.of(_woven(mine)))] if mine else [])]))
+        return [*found, *rows]
 
 
-def _at_begin(block: Any) -> Any:
+def _woven(rows: list[ir.Value]) -> ir.Value:
+    """The rows of several tensors in turn: a[0], b[0], a[1], b[1], …"""
+    if len(rows) == 1:
+        return rows[0]
+    count, *shape = ir.type_of(rows[0]).shape
+    joined = concat_values([reshape(r, (count, 1, *shape)) for r in rows], 1)
+    return reshape(joined, (count * len(rows), *shape))
+
+
+def _at_begin(block: Any) -> Callable[[], Any]:
     return lambda: mlir.InsertionPoint.at_block_begin(block)
-
-
-def _bound_in(block: Any) -> list[str]:
-    from cuvilc.dialect.ops.structure import computed_sizes  # noqa: PLC0415
-
-    return computed_sizes(block)
 
 
 @importer("Scan", since=9)
 def scan(n: Node) -> list[Any]:
-    """A loop over the rows of some inputs; rows of the results may be written back to front."""
+    """A loop over the rows of some inputs; rows may be read and written back to front."""
     body, count = n.attr("body"), n.attr("num_scan_inputs")
     states = len(n) - count
     axes = n.ints("scan_input_axes", (0,) * count) or ()
-    directions = n.ints("scan_input_directions", (0,) * count) or ()
-    inputs = []
-    for i in range(count):
-        x, at = n[states + i], axes[i] % max(len(n.shape(states + i)), 1)
-        rank = len(n.shape(states + i))
-        perm = (at, *(a for a in range(rank) if a != at))
-        x = x if at == 0 else ai("transpose", x, perm=perm)
-        inputs.append(x)
+    back = n.ints("scan_input_directions", (0,) * count) or ()
+    inputs = [_axis_first(n[states + i], axes[i]) for i in range(count)]
     trip = ir.type_of(inputs[0]).shape[0]
     for x in inputs[1:]:
         n.require_equal(trip, ir.type_of(x).shape[0])
 
-    def scope(one: _Loop, counter: Val, carried: list[Val]) -> dict[str, Val]:
-        names = [i.name for i in body.input]
-        now = parts(counter.content.reshape(-1)[0])[0]  # type: ignore[union-attr]
+    def enter(counter: Val, values: list[Val]) -> dict[str, Val]:
+        now = counter.content.reshape(-1)[0]  # type: ignore[union-attr]
         rows = [
-            Val.of(_row(x, trip - 1 - now if back else now))
-            for x, back in zip(inputs, directions, strict=True)
+            Val.of(_row(x, trip - 1 - now if reverse else now))
+            for x, reverse in zip(inputs, back, strict=True)
         ]
-        return dict(zip(names, [*carried, *rows], strict=True))
+        return dict(zip([i.name for i in body.input], [*values, *rows], strict=True))
 
-    carried = [n[i] for i in range(states)]
-    results = _Loop(n, body, carried, trip, None, scope, yields_condition=False).run()
+    carried = [v for v in n.inputs[:states] if v is not None]
+    results = _Loop(n, body, carried, trip, None, enter, yields_condition=False).run()
+    if any(r is None for r in results):
+        return results
     return [*results[:states], *_stacked(n, results[states:])]
+
+
+def _axis_first(x: ir.Value, at: int) -> ir.Value:
+    rank = len(ir.type_of(x).shape)
+    at %= max(rank, 1)
+    perm = (at, *(a for a in range(rank) if a != at))
+    return x if at == 0 else ai("transpose", x, perm=perm)
 
 
 def _row(x: ir.Value, i: Dim) -> ir.Value:
@@ -262,16 +332,14 @@ def _row(x: ir.Value, i: Dim) -> ir.Value:
 def _stacked(n: Node, results: list[Any]) -> list[Any]:
     """Scan outputs along their axes, in their directions."""
     axes = n.ints("scan_output_axes", (0,) * len(results)) or ()
-    directions = n.ints("scan_output_directions", (0,) * len(results)) or ()
+    back = n.ints("scan_output_directions", (0,) * len(results)) or ()
     done = []
-    for y, at, back in zip(results, axes, directions, strict=True):
-        shape = ir.type_of(y).shape
-        if back:
-            starts = (shape[0] - 1, *(0 for _ in shape[1:]))
+    for value, axis, reverse in zip(results, axes, back, strict=True):
+        shape, y = ir.type_of(value).shape, value
+        if reverse:
+            starts = (D.maximum(shape[0] - 1, 0), *(0 for _ in shape[1:]))
             y = ai("slice", y, starts=starts, steps=(-1, *(1 for _ in shape[1:])), sizes=shape)
-        rank, at = len(shape), at % len(shape)
-        if at:
-            perm = (*range(1, at + 1), 0, *range(at + 1, rank))
-            y = ai("transpose", y, perm=perm)
-        done.append(y)
+        at = axis % len(shape)
+        perm = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
+        done.append(ai("transpose", y, perm=perm) if at else y)
     return done

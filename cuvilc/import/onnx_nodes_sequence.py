@@ -1,0 +1,170 @@
+"""Operators on sequences and optionals: they are followed at import; tensors alone remain."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import dims as D
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.op import ShapeError
+
+from ._table import importer
+from .onnx_node import DataDependent, Node, ai, reshape, shape_of
+from .onnx_nodes_shape import concat_values, sliced
+from .onnx_sequences import OptionalVal, Rows, SequenceVal, known
+from .onnx_values import Val
+
+
+def sequence(n: Node, i: int = 0) -> SequenceVal:
+    """Input i, which must be a sequence."""
+    val = n.val(i)
+    if isinstance(val, OptionalVal) and val.item is not None:
+        val = val.item
+    if not isinstance(val, SequenceVal):
+        raise ShapeError(f"input {i} must be a sequence")
+    return val
+
+
+@importer("SequenceEmpty")
+def sequence_empty(n: Node) -> Val:
+    return SequenceVal([])
+
+
+@importer("SequenceConstruct")
+def sequence_construct(n: Node) -> Val:
+    return SequenceVal([v for v in n.inputs if v is not None])
+
+
+@importer("SequenceLength")
+def sequence_length(n: Node) -> Val:
+    return known(sequence(n).length(), "int64", n.label)
+
+
+@importer("SequenceInsert")
+def sequence_insert(n: Node) -> Val:
+    given, val = sequence(n), n.val(1)
+    assert val is not None
+    if not n.has(2):
+        return given.appended(val)
+    items = given.items()
+    at = _position(n, 2, len(items), len(items) + 1)
+    return SequenceVal([*items[:at], val, *items[at:]])
+
+
+@importer("SequenceErase")
+def sequence_erase(n: Node) -> Val:
+    items = sequence(n).items()
+    at = _position(n, 1, len(items) - 1, len(items))
+    return SequenceVal([*items[:at], *items[at + 1 :]])
+
+
+@importer("SequenceAt")
+def sequence_at(n: Node) -> Any:
+    given = sequence(n)
+    given.require_whole()
+    rows = given.parts[0] if len(given.parts) == 1 else None
+    if isinstance(rows, Rows):
+        (at,) = n.dims(1, "the position is", signed=True)
+        x = n.converter.value(rows.val)
+        shape = shape_of(x)
+        first = D.select(D.less(at, 0), at + shape[0], at) if not isinstance(at, int) else at
+        first = first + shape[0] if isinstance(first, int) and first < 0 else first
+        row = sliced(x, (first, *(0 for _ in shape[1:])), (1, *shape[1:]))
+        return reshape(row, shape[1:])
+    items = given.items()
+    return items[_position(n, 1, 0, len(items))]
+
+
+def _position(n: Node, i: int, default: int, count: int) -> int:
+    """Input i as a place among `count`, negative ones from the end."""
+    at = int(n.static(i, "the position is")[0]) if n.has(i) else default
+    at += len(sequence(n).items()) if at < 0 else 0
+    if not 0 <= at < count:
+        raise ShapeError(f"position {at} lies outside the sequence")
+    return at
+
+
+@importer("ConcatFromSequence")
+def concat_from_sequence(n: Node) -> ir.Value:
+    given, new = sequence(n), bool(n.attr("new_axis", 0))
+    given.require_whole()
+    parts = [_joinable(n, part, new) for part in given.parts]
+    if not parts:
+        raise ShapeError("the sequence is empty")
+    return parts[0] if len(parts) == 1 else concat_values(parts, _joint(n, parts[0]))
+
+
+def _joint(n: Node, value: ir.Value) -> int:
+    return int(n.attr("axis")) % max(len(shape_of(value)), 1)
+
+
+def _joinable(n: Node, part: Any, new: bool) -> ir.Value:
+    """One part as a tensor that only needs to be joined along the axis."""
+    value = n.converter.value(part if isinstance(part, Val) else part.val)
+    shape = shape_of(value)
+    if isinstance(part, Val):
+        if not new:
+            return value
+        at = int(n.attr("axis")) % (len(shape) + 1)
+        return reshape(value, (*shape[:at], 1, *shape[at:]))
+    rank = len(shape) if new else len(shape) - 1
+    at = int(n.attr("axis")) % max(rank, 1)
+    perm = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
+    moved = value if at == 0 else ai("transpose", value, perm=perm)
+    if new:
+        return moved
+    sizes = shape_of(moved)
+    return reshape(moved, (*sizes[:at], sizes[at] * sizes[at + 1], *sizes[at + 2 :]))
+
+
+@importer("SplitToSequence")
+def split_to_sequence(n: Node) -> Val:
+    x, at = n[0], n.axis(0)
+    shape = shape_of(x)
+    keep = bool(n.attr("keepdims", 1)) or n.has(1)
+    places = _cuts(n, shape[at])
+    parts: list[Val] = []
+    for begin, end in pairwise(places):
+        starts = tuple(begin if a == at else 0 for a in range(len(shape)))
+        sizes = tuple(end - begin if a == at else d for a, d in enumerate(shape))
+        piece = sliced(x, starts, sizes)
+        parts.append(Val.of(piece if keep else reshape(piece, (*shape[:at], *shape[at + 1 :]))))
+    return SequenceVal(parts)
+
+
+def _cuts(n: Node, total: Dim) -> list[Dim]:
+    """Where the parts begin, and where the last ends."""
+    if n.has(1) and len(n.shape(1)) == 1:
+        cuts: list[Dim] = [0]
+        for size in n.dims(1, "the sizes of the parts are"):
+            cuts.append(cuts[-1] + size)
+        return cuts
+    step = int(n.static(1, "the size of the parts is")[0]) if n.has(1) else 1
+    if not isinstance(total, int) or step < 1:
+        raise DataDependent("the number of parts is")
+    return [*range(0, total, step), total]
+
+
+@importer("Optional")
+def optional(n: Node) -> Val:
+    return OptionalVal(n.val(0))
+
+
+@importer("OptionalHasElement")
+def optional_has_element(n: Node) -> Val:
+    val = n.val(0)
+    has = val.item is not None if isinstance(val, OptionalVal) else val is not None
+    return Val.constant(np.array(has), n.label)
+
+
+@importer("OptionalGetElement")
+def optional_get_element(n: Node) -> Val:
+    val = n.val(0)
+    found = val.item if isinstance(val, OptionalVal) else val
+    if found is None:
+        raise ShapeError("the optional is empty")
+    return found

@@ -1,0 +1,86 @@
+"""Sequences and optionals during import: they exist only there, what a package holds is tensors.
+
+A sequence is a list of parts. A part is one tensor, or the rows of a tensor: what a loop appended,
+one each round. How many rows there are may be known only while the model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.op import ShapeError
+
+from .onnx_values import Val
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The elements x[0], x[1], … of a sequence, for a tensor x."""
+
+    val: Val
+
+
+Part = Val | Rows
+
+
+class SequenceVal(Val):
+    """A sequence. `round_of` is the loop that carries it, while the loop's body is imported: then
+    `parts` holds what this round has appended to what came in.
+    """
+
+    __slots__ = ("parts", "round_of")
+
+    def __init__(self, parts: Sequence[Part], round_of: Any = None) -> None:
+        super().__init__((), "sequence")
+        self.parts = list(parts)
+        self.round_of = round_of
+
+    def length(self) -> Dim:
+        """How many elements. ShapeError inside a loop that carries the sequence along."""
+        self.require_whole()
+        total: Dim = 0
+        for part in self.parts:
+            total = total + (1 if isinstance(part, Val) else part.val.shape[0])
+        return total
+
+    def items(self) -> list[Val]:
+        """The elements, where each is a tensor of its own. ShapeError otherwise."""
+        self.require_whole()
+        if any(isinstance(part, Rows) for part in self.parts):
+            raise ShapeError("the sequence's length is known only while the model runs")
+        return [part for part in self.parts if isinstance(part, Val)]
+
+    def appended(self, val: Val) -> SequenceVal:
+        return SequenceVal([*self.parts, val], self.round_of)
+
+    def require_whole(self) -> None:
+        if self.round_of is not None:
+            raise ShapeError("a loop may only append to a sequence that it carries along")
+
+    def materialise(self, program: Any) -> Any:
+        raise ShapeError("a sequence stands where a tensor is needed")
+
+
+class OptionalVal(Val):
+    """An optional: `item` is None when it is empty."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Val | None) -> None:
+        super().__init__((), "optional")
+        self.item = item
+
+    def materialise(self, program: Any) -> Any:
+        raise ShapeError("an optional stands where a tensor is needed")
+
+
+def known(value: Any, dtype: str, key: str) -> Val:
+    """A scalar with known content."""
+    content = np.empty((), object)
+    content[()] = value
+    return Val.known(content, dtype, key)
