@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import byref, c_void_p, sizeof
+from ctypes import byref, c_void_p, memmove, sizeof
 from typing import Any, NoReturn
 
 import numpy as np
@@ -172,23 +172,38 @@ class Model:
             self._check_names(feeds, self.inputs, "input")
         if status := library.infer_shapes(handle):
             self._fail(f"CUV{status}", self._message())
-        results: dict[str, np.ndarray] = {}
+        arrays: list[np.ndarray | None] = []
         for i, port in enumerate(self.outputs):
             array = port.target(out[port.name]) if port.name in out else self._empty(context, i)
-            tensor = context.tensor(len(kept) + i, array)
+            tensor = None if array is None else context.tensor(len(kept) + i, array)
             if status := library.set_output(handle, i, tensor):
                 port.fail(f"CUV{status}", self._message())
-            results[port.name] = array
+            arrays.append(array)
         self._check_names(out, self.outputs, "output")
         if status := library.run(handle):
             self._fail(f"CUV{status}", self._message())
-        return results
+        return {
+            port.name: self._copy(context, i) if array is None else array
+            for i, (port, array) in enumerate(zip(self.outputs, arrays, strict=True))
+        }
 
-    def _empty(self, context: Context, i: int) -> np.ndarray:
-        """A new array for output i, of the shape that the inputs imply."""
+    def _output(self, context: Context, i: int) -> Tensor:
         tensor = Tensor()
         self._library.check(self._library.get_output(context.handle, i, byref(tensor)))
-        return self.outputs[i].empty(tensor.dims[: tensor.rank])
+        return tensor
+
+    def _empty(self, context: Context, i: int) -> np.ndarray | None:
+        """A new array for output i; None where only the run can tell its shape."""
+        tensor = self._output(context, i)
+        dims = tensor.dims[: tensor.rank]
+        return None if -1 in dims else self.outputs[i].empty(dims)
+
+    def _copy(self, context: Context, i: int) -> np.ndarray:
+        """Output i as the run left it in the context, in an array of its own."""
+        tensor = self._output(context, i)
+        array = self.outputs[i].empty(tensor.dims[: tensor.rank])
+        memmove(array.ctypes.data, tensor.data, array.nbytes)
+        return array
 
     def _check_names(self, given: Mapping[str, Any], ports: tuple[Port, ...], role: str) -> None:
         names = [port.name for port in ports]

@@ -11,7 +11,10 @@
  * Every call returns CUVIL_OK or a code; cuvil_last_error() then says more (thread-local, valid
  * until this thread's next call). A model may be shared by threads; a context belongs to one thread
  * at a time, has its own threads and memory, and any number of them run at once. A run allocates
- * nothing unless its shapes need more memory than any before.
+ * nothing unless its sizes need more memory than any before.
+ *
+ * Some sizes may be known only while the model runs: how many elements are not zero, say. An output
+ * with such a dimension gets it during cuvil_run.
  */
 #ifndef CUVIL_H
 #define CUVIL_H
@@ -68,7 +71,7 @@ typedef struct {
     const char *name;
     cuvil_dtype dtype;
     int32_t rank;
-    int64_t dims[CUVIL_MAX_RANK];    /* -1 where dynamic */
+    int64_t dims[CUVIL_MAX_RANK];    /* -1 where dynamic or computed */
     const char *symbols[CUVIL_MAX_RANK]; /* the dynamic dim's name or expression, else NULL */
     int64_t lo[CUVIL_MAX_RANK], hi[CUVIL_MAX_RANK]; /* range of each dim; hi INT64_MAX: unbounded */
 } cuvil_tensor_info;
@@ -109,18 +112,20 @@ CUVIL_API void cuvil_context_destroy(cuvil_context *context);
 /* The tensor's memory is read during cuvil_run, not copied. */
 CUVIL_API cuvil_status cuvil_set_input(cuvil_context *context, int32_t index,
                                        const cuvil_tensor *tensor);
-/* Shapes of all outputs for the inputs set so far; binds and checks every symbol. */
+/* Shapes of all outputs for the inputs set so far; binds and checks every symbol. A dimension that
+ * only a run can tell is -1 then, whatever it was in an earlier run, whose results are given up. */
 CUVIL_API cuvil_status cuvil_infer_shapes(cuvil_context *context);
-/* After cuvil_infer_shapes or cuvil_run: shape, and after a run the data. */
+/* After cuvil_infer_shapes or cuvil_run: shape, and after a run the data, with every dimension. */
 CUVIL_API cuvil_status cuvil_get_output(cuvil_context *context, int32_t index,
                                         cuvil_tensor *tensor);
 /* Optional: let output `index` be written to the caller's memory, which must overlap no input and
- * no other output. NULL tensor: back to the context's own. */
+ * no other output. NULL tensor: back to the context's own. Dimensions that are not known before the
+ * run are compared while it runs: CUVIL_ERROR_SHAPE when they differ. */
 CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index,
                                         const cuvil_tensor *tensor);
 CUVIL_API cuvil_status cuvil_run(cuvil_context *context);
 
-/* Bytes of arena and scratch this context holds. */
+/* Bytes of arena, scratch and growing blocks that this context holds. */
 CUVIL_API size_t cuvil_context_bytes(const cuvil_context *context);
 /* Call probe after every step; NULL turns it off again and costs nothing. */
 CUVIL_API cuvil_status cuvil_set_probe(cuvil_context *context, cuvil_probe probe, void *user);

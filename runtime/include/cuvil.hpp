@@ -73,7 +73,7 @@ public:
         check(api_->set_input(handle_.get(), index, &tensor));
     }
 
-    // Let output `index` be written to `data`, of the result's exact shape.
+    // Let output `index` be written to `data`, of the result's exact shape (else run() throws).
     template <class T>
     void set_output(int index, T *data, const std::vector<int64_t> &dims,
                     cuvil_dtype dtype = dtype_of<T>())
@@ -94,7 +94,8 @@ public:
         return {static_cast<const T *>(tensor.data), {tensor.dims, tensor.dims + tensor.rank}};
     }
 
-    std::vector<int64_t> output_dims(int index) const // for the inputs set so far
+    // For the inputs set so far; -1 where only a run can tell.
+    std::vector<int64_t> output_dims(int index) const
     {
         cuvil_tensor tensor;
         check(api_->infer_shapes(handle_.get()));

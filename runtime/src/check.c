@@ -70,15 +70,20 @@ static cuvil_status check_ports(const cuvil_model *model, const cuvil_io *ports,
     return CUVIL_OK;
 }
 
-/* A symbol must be the very dimension that it is read from. */
+/* A symbol must be the very dimension that it is read from; computed ones come last. */
 static cuvil_status check_symbols(const cuvil_model *model)
 {
     for (uint32_t i = 0; i < model->symbol_count; i++) {
         const cuvil_symbol *symbol = &model->symbols[i];
-        if (!good_string(model, symbol->name) || symbol->lo < 0 || symbol->hi < symbol->lo ||
-            symbol->input >= model->input_count ||
-            symbol->axis >= model->inputs[symbol->input].rank)
+        bool computed = symbol->input == CUVIL_NONE;
+        bool good = computed ? symbol->axis == 0
+                             : i < model->input_symbols && symbol->lo >= 0 &&
+                                   symbol->input < model->input_count &&
+                                   symbol->axis < model->inputs[symbol->input].rank;
+        if (!good || !good_string(model, symbol->name) || symbol->hi < symbol->lo)
             return CORRUPT("symbol %u has a bad name or range, or no axis to be read from", i);
+        if (computed)
+            continue;
         uint32_t dim = model->dims[model->inputs[symbol->input].dims + symbol->axis];
         if (model->exprs[dim].op != CUVIL_EXPR_SYMBOL || model->exprs[dim].a != i)
             return CORRUPT("symbol `%s` is read from an axis of another dimension",
@@ -97,6 +102,11 @@ static cuvil_status check_buffers(const cuvil_model *model)
         case CUVIL_BUFFER_WEIGHT: limit = model->weight_bytes + 1; break;
         case CUVIL_BUFFER_INPUT: limit = model->input_count; break;
         case CUVIL_BUFFER_OUTPUT: limit = model->output_count; break;
+        case CUVIL_BUFFER_HEAP:
+            if ((uint32_t)buffer->place >= model->buffer_count)
+                return CORRUPT("buffer %u lies in heap slot %u", i, (uint32_t)buffer->place);
+            limit = (uint64_t)model->expr_count << 32;
+            break;
         default: return CORRUPT("buffer %u has kind %u", i, buffer->kind);
         }
         if (buffer->bytes >= model->expr_count || buffer->place >= limit)
@@ -110,7 +120,7 @@ static cuvil_status check_buffers(const cuvil_model *model)
 static bool writable(const cuvil_model *model, uint32_t operand)
 {
     uint32_t kind = model->buffers[model->operands[operand]].kind;
-    return kind == CUVIL_BUFFER_ARENA || kind == CUVIL_BUFFER_OUTPUT;
+    return kind == CUVIL_BUFFER_ARENA || kind == CUVIL_BUFFER_OUTPUT || kind == CUVIL_BUFFER_HEAP;
 }
 
 /* Whether the step's own kind finds what it needs; its operands are in range already. */
@@ -121,9 +131,14 @@ static bool good_kind(const cuvil_model *model, const cuvil_step *step)
         return step->target < cuvil_kernel_count && step->tasks < model->expr_count;
     case CUVIL_STEP_COPY: return step->buffer_count == 2 && writable(model, step->buffers + 1);
     case CUVIL_STEP_DIMS: return step->buffer_count == 1 && writable(model, step->buffers);
-    case CUVIL_STEP_BRANCH: return step->buffer_count == 1 && step->target <= model->step_count;
+    case CUVIL_STEP_BRANCH:
+        return step->target <= model->step_count &&
+               (step->buffer_count == 1 || (step->buffer_count == 0 && step->scalar_count == 1));
     case CUVIL_STEP_JUMP: return step->target <= model->step_count;
     case CUVIL_STEP_REQUIRE: return step->scalar_count == 1;
+    case CUVIL_STEP_BIND:
+        return step->target >= model->input_symbols && step->target < model->symbol_count &&
+               step->buffer_count <= 1 && step->scalar_count == 1;
     default: return false;
     }
 }

@@ -22,8 +22,10 @@ static cuvil_status allocate(cuvil_context *context)
     context->values = array(model->expr_count, sizeof(int64_t));
     context->pointers = array(model->operand_count, sizeof(void *));
     context->scalars = array(model->operand_count, sizeof(int64_t));
+    context->heap_count = (size_t)model->slot_count + model->output_count + 1;
+    context->heap = array(context->heap_count, sizeof(cuvil_block));
     bool good = context->inputs && context->targets && context->outputs && context->symbols &&
-                context->values && context->pointers && context->scalars;
+                context->values && context->pointers && context->scalars && context->heap;
     return good ? CUVIL_OK : cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for a context's tables");
 }
 
@@ -79,6 +81,8 @@ void cuvil_context_destroy(cuvil_context *context)
         return;
     cuvil_pool_destroy(context->pool);
     cuvil_release(context);
+    cuvil_release_heap(context);
+    free(context->heap);
     free(context->inputs);
     free(context->targets);
     free(context->outputs);
@@ -160,7 +164,7 @@ cuvil_status cuvil_get_output(cuvil_context *context, int32_t index, cuvil_tenso
 
 size_t cuvil_context_bytes(const cuvil_context *context)
 {
-    return context == NULL ? 0 : context->block_bytes;
+    return context == NULL ? 0 : context->block_bytes + cuvil_heap_bytes(context);
 }
 
 cuvil_status cuvil_set_probe(cuvil_context *context, cuvil_probe probe, void *user)

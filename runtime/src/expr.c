@@ -48,7 +48,7 @@ void cuvil_symbols_text(const cuvil_model *model, const int64_t *symbols,
 {
     size_t used = 0;
     snprintf(text, CUVIL_TEXT_BYTES, "any input");
-    for (uint32_t i = 0; i < model->symbol_count && used < CUVIL_TEXT_BYTES; i++)
+    for (uint32_t i = 0; i < model->input_symbols && used < CUVIL_TEXT_BYTES; i++)
         used += (size_t)snprintf(text + used, CUVIL_TEXT_BYTES - used, "%s%s = %" PRId64,
                                  i ? ", " : "", cuvil_string(model, model->symbols[i].name),
                                  symbols[i]);
@@ -64,25 +64,31 @@ static cuvil_status report(const cuvil_model *model, const int64_t *symbols, uin
                       fault == FAULT_ZERO ? "divides by zero" : "overflows 64 bits", where);
 }
 
+cuvil_status cuvil_evaluate_one(const cuvil_model *model, const int64_t *symbols, int64_t *values,
+                                uint32_t number)
+{
+    const cuvil_expr *expr = &model->exprs[number];
+    enum fault fault = FAULT_NONE;
+    if (expr->op == CUVIL_EXPR_CONST)
+        values[number] = expr->imm;
+    else if (expr->op == CUVIL_EXPR_SYMBOL)
+        values[number] = symbols[expr->a];
+    else if (expr->op == CUVIL_EXPR_LEVEL)
+        values[number] = model->level;
+    else if (expr->op == CUVIL_EXPR_SELECT)
+        values[number] = values[expr->a] ? values[expr->b] : values[expr->imm];
+    else
+        fault = binary(expr->op, values[expr->a], values[expr->b], &values[number]);
+    return fault == FAULT_NONE ? CUVIL_OK : report(model, symbols, number, fault);
+}
+
 cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, int64_t *values)
 {
-    for (uint32_t i = 0; i < model->expr_count; i++) {
-        const cuvil_expr *expr = &model->exprs[i];
-        enum fault fault = FAULT_NONE;
-        if (expr->op == CUVIL_EXPR_CONST)
-            values[i] = expr->imm;
-        else if (expr->op == CUVIL_EXPR_SYMBOL)
-            values[i] = symbols[expr->a];
-        else if (expr->op == CUVIL_EXPR_LEVEL)
-            values[i] = model->level;
-        else if (expr->op == CUVIL_EXPR_SELECT)
-            values[i] = values[expr->a] ? values[expr->b] : values[expr->imm];
-        else
-            fault = binary(expr->op, values[expr->a], values[expr->b], &values[i]);
-        if (fault != FAULT_NONE)
-            return report(model, symbols, i, fault);
-    }
-    return CUVIL_OK;
+    cuvil_status status = CUVIL_OK;
+    for (uint32_t i = 0; i < model->expr_count && status == CUVIL_OK; i++)
+        if (model->epochs[i] == 0)
+            status = cuvil_evaluate_one(model, symbols, values, i);
+    return status;
 }
 
 typedef struct {

@@ -161,6 +161,9 @@ static void fill(cuvil_model *model)
     model->metadata = section(model, CUVIL_SECTION_METADATA, NULL);
     model->levels = section(model, CUVIL_SECTION_LEVELS, &model->level_count);
     model->symbols = section(model, CUVIL_SECTION_SYMBOLS, &model->symbol_count);
+    while (model->input_symbols < model->symbol_count &&
+           model->symbols[model->input_symbols].input != CUVIL_NONE)
+        model->input_symbols++;
     model->exprs = section(model, CUVIL_SECTION_EXPRS, &model->expr_count);
     model->dims = section(model, CUVIL_SECTION_DIMS, &model->dim_count);
     model->inputs = section(model, CUVIL_SECTION_INPUTS, &model->input_count);

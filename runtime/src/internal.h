@@ -10,6 +10,20 @@
 
 #define CUVIL_TEXT_BYTES 96 /* longest expression that messages and cuvil_tensor_info spell out */
 
+/* What must be renewed when a computed symbol gets a value: an expression, an output, a buffer, the
+ * scratch of a step, or an entry of OPERANDS that holds a scalar or a pointer. */
+enum {
+    CUVIL_FOLLOWER_EXPR,
+    CUVIL_FOLLOWER_OUTPUT,
+    CUVIL_FOLLOWER_BUFFER,
+    CUVIL_FOLLOWER_SCRATCH,
+    CUVIL_FOLLOWER_SCALAR,
+    CUVIL_FOLLOWER_POINTER
+};
+typedef struct {
+    uint32_t kind, number;
+} cuvil_follower;
+
 /* A checked image: once cuvil_image_check accepts it, every index in it is in bounds. */
 struct cuvil_model {
     const cuvil_image_header *header;
@@ -30,6 +44,13 @@ struct cuvil_model {
     char (*texts)[CUVIL_TEXT_BYTES]; /* per DIMS entry: its expression */
     uint32_t *io_operands; /* places in `operands` that name an input's or output's buffer */
     uint32_t io_operand_count;
+
+    bool dynamic;           /* places change while it runs: it has computed symbols or heap slots */
+    uint32_t input_symbols; /* how many are read from inputs; the computed ones follow */
+    uint32_t slot_count;
+    uint32_t *epochs;          /* of each expression (image.h) */
+    cuvil_follower *followers; /* sorted by epoch */
+    size_t *follower_ends;     /* of epoch e: those before entry e, from entry e - 1 on */
 };
 
 /* One tensor of a context: its shape and place. */
@@ -37,8 +58,14 @@ typedef struct {
     void *data;
     int64_t dims[CUVIL_MAX_RANK];
     int64_t bytes;
-    bool set; /* by the caller */
+    bool set; /* by the caller; of an output: all of its dims are known */
 } cuvil_slot;
+
+/* Memory of its own that grows and keeps its content: mmap. */
+typedef struct {
+    unsigned char *data;
+    size_t bytes;
+} cuvil_block;
 
 struct cuvil_context {
     const cuvil_model *model;
@@ -50,7 +77,7 @@ struct cuvil_context {
 
     cuvil_slot *inputs;  /* the caller's */
     cuvil_slot *targets; /* memory that the caller offers for outputs */
-    cuvil_slot *outputs; /* inferred shapes; data: where the result goes, the target or `block` */
+    cuvil_slot *outputs; /* inferred shapes, -1 where not known yet; data: where the result goes, the target or `block` */
     int64_t *symbols, *values; /* of each symbol, of each expression */
     void **pointers;           /* per entry of OPERANDS that is a buffer: where it lies now */
     int64_t *scalars;          /* per entry of OPERANDS that is an expression: its value now */
@@ -59,6 +86,8 @@ struct cuvil_context {
     size_t block_bytes;
     unsigned char *scratch;
     size_t scratch_stride;
+    cuvil_block *heap; /* heap slots, then of each output with computed dims, then scratch */
+    size_t heap_count;
 
     bool bound;        /* values belong to symbols */
     bool dims_stale;   /* some input changed its shape since the last binding */
@@ -77,10 +106,12 @@ const char *cuvil_string(const cuvil_model *model, uint32_t offset);
 int64_t cuvil_dtype_bytes(uint32_t dtype); /* 0 for an unknown dtype */
 const char *cuvil_dtype_name(uint32_t dtype);
 
-/* expr.c: all values in order; a fault names the expression. */
+/* expr.c: all values of epoch 0 in order, or one; a fault names the expression. */
 cuvil_status cuvil_evaluate(const cuvil_model *model, const int64_t *symbols, int64_t *values);
+cuvil_status cuvil_evaluate_one(const cuvil_model *model, const int64_t *symbols, int64_t *values,
+                                uint32_t number);
 void cuvil_expr_text(const cuvil_model *model, uint32_t expr, char text[CUVIL_TEXT_BYTES]);
-/* "n = 3, m = 2": as many symbols as there is room for. */
+/* "n = 3, m = 2": as many symbols as there is room for, computed ones left out. */
 void cuvil_symbols_text(const cuvil_model *model, const int64_t *symbols,
                         char text[CUVIL_TEXT_BYTES]);
 
@@ -90,14 +121,46 @@ cuvil_status cuvil_accept(const cuvil_model *model, const cuvil_io *io, const ch
                           const cuvil_tensor *tensor, cuvil_slot *slot);
 /* Bytes of a shape; false on a negative dimension or more than 2^62 bytes. */
 bool cuvil_shape_bytes(uint32_t dtype, uint32_t rank, const int64_t *dims, int64_t *bytes);
+/* "1..64" or "1 or more". */
+void cuvil_range_text(const cuvil_symbol *symbol, char text[CUVIL_TEXT_BYTES]);
 
 /* shape.c: bind symbols from the inputs, evaluate, check every dimension and size. */
 cuvil_status cuvil_bind(cuvil_context *context);
 /* Refuse the bound sizes unless the condition of a REQUIRE step holds. */
 cuvil_status cuvil_require(const cuvil_context *context, const cuvil_step *step);
+/* Fill in the dims of an output that have this epoch and, once all are known, its bytes. */
+cuvil_status cuvil_infer_output(cuvil_context *context, uint32_t number, uint32_t epoch);
+/* Whether the buffer lies inside what holds it; a heap slot grows later. */
+cuvil_status cuvil_check_buffer(const cuvil_context *context, uint32_t number);
+/* What to say of a buffer that needs more than `room`: some size is negative, or a bad package. */
+cuvil_status cuvil_misfit(const cuvil_context *context, uint32_t number, int64_t room);
 
 /* memory.c: lay the block out, resolve pointers and scalars. */
 cuvil_status cuvil_place(cuvil_context *context);
 void cuvil_release(cuvil_context *context);
+void cuvil_resolve(cuvil_context *context);
+void *cuvil_locate(const cuvil_context *context, uint32_t buffer);
+/* The caller's memory for an output has the dims of the result, as far as they are known. */
+cuvil_status cuvil_check_target(const cuvil_context *context, uint32_t output);
+void cuvil_prefer_huge_pages(void *data, size_t bytes);
+
+/* heap.c: blocks that grow. `layer`: for which one, NULL before the run. */
+cuvil_status cuvil_grow(cuvil_block *block, uint64_t bytes, const char *layer);
+cuvil_status cuvil_reserve_heap(cuvil_context *context, uint32_t buffer, const char *layer);
+size_t cuvil_heap_bytes(const cuvil_context *context);
+void cuvil_release_heap(cuvil_context *context);
+/* A step that the runtime itself executes stays inside its buffers; kernels are trusted. */
+cuvil_status cuvil_check_step(const cuvil_context *context, const cuvil_step *step);
+/* The same, with pointers to where its buffers lie now. */
+cuvil_status cuvil_reach(cuvil_context *context, const cuvil_step *step);
+
+/* computed.c: note what follows from each computed symbol, when a model is opened. */
+cuvil_status cuvil_find_followers(cuvil_model *model);
+/* Before a run: what it will compute is not known, and 0 wherever it is read too early. */
+void cuvil_forget(cuvil_context *context);
+/* Execute a BIND step. */
+cuvil_status cuvil_bind_computed(cuvil_context *context, const cuvil_step *step);
+/* After the run: every output has all of its dims. */
+cuvil_status cuvil_check_known(const cuvil_context *context);
 
 #endif

@@ -7,7 +7,6 @@
 #include "internal.h"
 
 #define ALIGNMENT 64u
-#define HUGE_PAGE_BYTES (2u << 20)
 
 /* Reserve `bytes` at the end of *total; returns where they begin. Sizes near 2^63 saturate. */
 static size_t reserve(size_t *total, uint64_t bytes)
@@ -25,6 +24,13 @@ static uint64_t at_least_0(int64_t value)
     return value > 0 ? (uint64_t)value : 0;
 }
 
+/* Fewer TLB misses; refused where unsupported. */
+void cuvil_prefer_huge_pages(void *data, size_t bytes)
+{
+    if (bytes >= 2u << 20)
+        madvise(data, bytes, MADV_HUGEPAGE);
+}
+
 /* Grow the block to `bytes`. Its contents are lost: they belong to the previous run. */
 static cuvil_status grow(cuvil_context *context, size_t bytes)
 {
@@ -36,8 +42,7 @@ static cuvil_status grow(cuvil_context *context, size_t bytes)
         return cuvil_fail(CUVIL_ERROR_MEMORY,
                           "out of memory: these shapes need %zu bytes (%zu for each of %d threads)",
                           bytes, context->scratch_stride, context->threads);
-    if (bytes >= HUGE_PAGE_BYTES)
-        madvise(block, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused where unsupported */
+    cuvil_prefer_huge_pages(block, bytes);
     context->block = block;
     context->block_bytes = bytes;
     return CUVIL_OK;
@@ -51,7 +56,7 @@ void cuvil_release(cuvil_context *context)
     context->block_bytes = 0;
 }
 
-static void *locate(const cuvil_context *context, uint32_t number)
+void *cuvil_locate(const cuvil_context *context, uint32_t number)
 {
     const cuvil_buffer *buffer = &context->model->buffers[number];
     void *place;
@@ -62,44 +67,51 @@ static void *locate(const cuvil_context *context, uint32_t number)
             return context->block;
         return context->block + context->values[buffer->place];
     case CUVIL_BUFFER_WEIGHT: return (void *)(uintptr_t)(context->model->weights + buffer->place);
+    case CUVIL_BUFFER_HEAP: {
+        const cuvil_block *slot = &context->heap[(uint32_t)buffer->place];
+        int64_t offset = context->values[buffer->place >> 32];
+        bool inside = offset >= 0 && (uint64_t)offset < slot->bytes; /* if not, it is empty */
+        place = inside ? slot->data + offset : slot->data;
+        break;
+    }
     case CUVIL_BUFFER_INPUT: place = context->inputs[buffer->place].data; break;
     default: place = context->outputs[buffer->place].data;
     }
     return place != NULL ? place : context->block; /* an empty tensor may have no address */
 }
 
-static void resolve(cuvil_context *context)
+void cuvil_resolve(cuvil_context *context)
 {
     const cuvil_model *model = context->model;
     for (uint32_t i = 0; i < model->step_count; i++) {
         const cuvil_step *step = &model->steps[i];
         for (uint32_t j = step->buffers; j < step->buffers + step->buffer_count; j++)
-            context->pointers[j] = locate(context, model->operands[j]);
+            context->pointers[j] = cuvil_locate(context, model->operands[j]);
         for (uint32_t j = step->scalars; j < step->scalars + step->scalar_count; j++)
             context->scalars[j] = context->values[model->operands[j]];
     }
 }
 
-static cuvil_status check_targets(const cuvil_context *context)
+cuvil_status cuvil_check_target(const cuvil_context *context, uint32_t number)
 {
     const cuvil_model *model = context->model;
-    for (uint32_t i = 0; i < model->output_count; i++) {
-        const cuvil_slot *target = &context->targets[i], *output = &context->outputs[i];
-        for (uint32_t axis = 0; target->set && axis < model->outputs[i].rank; axis++)
-            if (target->dims[axis] != output->dims[axis])
-                return cuvil_fail(CUVIL_ERROR_SHAPE,
-                                  "output `%s`: axis %u of the given memory is %" PRId64
-                                  ", the result has %" PRId64,
-                                  cuvil_string(model, model->outputs[i].name), axis,
-                                  target->dims[axis], output->dims[axis]);
-    }
+    const cuvil_slot *target = &context->targets[number], *output = &context->outputs[number];
+    for (uint32_t axis = 0; target->set && axis < model->outputs[number].rank; axis++)
+        if (output->dims[axis] >= 0 && target->dims[axis] != output->dims[axis])
+            return cuvil_fail(CUVIL_ERROR_SHAPE,
+                              "output `%s`: axis %u of the given memory is %" PRId64
+                              ", the result has %" PRId64,
+                              cuvil_string(model, model->outputs[number].name), axis,
+                              target->dims[axis], output->dims[axis]);
     return CUVIL_OK;
 }
 
 static cuvil_status lay_out(cuvil_context *context)
 {
     const cuvil_model *model = context->model;
-    cuvil_status status = check_targets(context);
+    cuvil_status status = CUVIL_OK;
+    for (uint32_t i = 0; i < model->output_count && status == CUVIL_OK; i++)
+        status = cuvil_check_target(context, i);
     if (status != CUVIL_OK)
         return status;
     size_t total = 0, scratch = 0;
@@ -126,7 +138,10 @@ static cuvil_status lay_out(cuvil_context *context)
         if (!context->targets[i].set)
             context->outputs[i].data =
                 context->block + reserve(&outputs, (uint64_t)context->outputs[i].bytes);
-    return CUVIL_OK;
+    for (uint32_t i = 0; i < model->buffer_count && status == CUVIL_OK; i++)
+        if (model->buffers[i].kind == CUVIL_BUFFER_HEAP)
+            status = cuvil_reserve_heap(context, i, NULL);
+    return status;
 }
 
 static bool overlap(const cuvil_slot *a, const cuvil_slot *b)
@@ -174,10 +189,10 @@ cuvil_status cuvil_place(cuvil_context *context)
         context->outputs[i].data = context->targets[i].data;
     }
     if (stale)
-        resolve(context);
+        cuvil_resolve(context);
     for (uint32_t i = 0; !stale && i < model->io_operand_count; i++) {
         uint32_t operand = model->io_operands[i];
-        context->pointers[operand] = locate(context, model->operands[operand]);
+        context->pointers[operand] = cuvil_locate(context, model->operands[operand]);
     }
     context->memory_stale = false;
     return CUVIL_OK;

@@ -116,6 +116,8 @@ cuvil_status cuvil_open(const char *level, cuvil_model **result)
     if (status == CUVIL_OK)
         status = find_io_operands(model);
     if (status == CUVIL_OK)
+        status = cuvil_find_followers(model);
+    if (status == CUVIL_OK)
         status = spell_dims(model);
     if (status != CUVIL_OK)
         cuvil_close(model);
@@ -129,6 +131,9 @@ void cuvil_close(cuvil_model *model)
     if (model == NULL)
         return;
     free(model->io_operands);
+    free(model->epochs);
+    free(model->followers);
+    free(model->follower_ends);
     free(model->texts);
     free(model);
 }
@@ -140,7 +145,7 @@ uint32_t cuvil_api_version(void)
 
 const char *cuvil_metadata(void)
 {
-    cuvil_model model;
+    cuvil_model model = {0};
     if (cuvil_image_find(&model) != CUVIL_OK || cuvil_image_check(&model) != CUVIL_OK)
         return NULL;
     return model.metadata;
@@ -174,7 +179,8 @@ static void describe_axis(const cuvil_model *model, uint32_t dim, uint32_t axis,
     info->lo[axis] = 0;
     info->hi[axis] = INT64_MAX;
     if (expr->op == CUVIL_EXPR_SYMBOL) {
-        info->lo[axis] = model->symbols[expr->a].lo;
+        int64_t lo = model->symbols[expr->a].lo;
+        info->lo[axis] = lo > 0 ? lo : 0; /* a computed symbol may be less */
         info->hi[axis] = model->symbols[expr->a].hi;
     }
 }

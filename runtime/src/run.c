@@ -67,17 +67,20 @@ static cuvil_status run_kernel(cuvil_context *context, const cuvil_step *step, u
     return fault == 0 ? CUVIL_OK : kernel_fault(model, step, fault);
 }
 
-/* Execute one step; *next holds the number of the step after it and changes on a jump. */
-static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uint32_t *next,
-                             uint32_t *used)
+/* Execute one step that is no kernel; *next holds the number of the step after it and changes on a jump. */
+static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uint32_t *next)
 {
     const cuvil_model *model = context->model;
     void *const *buffers = context->pointers + step->buffers;
+    if (model->dynamic) {
+        cuvil_status status = cuvil_reach(context, step);
+        if (status != CUVIL_OK)
+            return status;
+    }
     switch (step->kind) {
-    case CUVIL_STEP_KERNEL: return run_kernel(context, step, used);
     case CUVIL_STEP_COPY: {
         int64_t bytes = context->values[model->buffers[model->operands[step->buffers + 1]].bytes];
-        if (bytes > 0)
+        if (bytes > 0 && buffers[0] != buffers[1])
             memmove(buffers[1], buffers[0], (size_t)bytes);
         return CUVIL_OK;
     }
@@ -87,9 +90,11 @@ static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uin
                    step->scalar_count * sizeof(int64_t));
         return CUVIL_OK;
     case CUVIL_STEP_BRANCH:
-        if (*(const uint8_t *)buffers[0] == 0)
+        if (step->buffer_count > 0 ? *(const uint8_t *)buffers[0] == 0
+                                   : context->scalars[step->scalars] == 0)
             *next = step->target;
         return CUVIL_OK;
+    case CUVIL_STEP_BIND: return cuvil_bind_computed(context, step);
     case CUVIL_STEP_REQUIRE: return cuvil_require(context, step);
     default: *next = step->target; return CUVIL_OK;
     }
@@ -119,7 +124,8 @@ static cuvil_status interpret(cuvil_context *context)
         const cuvil_step *step = &model->steps[next++];
         uint32_t used = 1;
         uint64_t begin_ns = probe ? now_ns() : 0;
-        cuvil_status status = run_step(context, step, &next, &used);
+        cuvil_status status = step->kind == CUVIL_STEP_KERNEL ? run_kernel(context, step, &used)
+                                                              : run_step(context, step, &next);
         if (status != CUVIL_OK)
             return status;
         if (probe && step->kind != CUVIL_STEP_REQUIRE)
@@ -138,6 +144,8 @@ cuvil_status cuvil_run(cuvil_context *context)
     context->ran = false;
     if (status == CUVIL_OK)
         status = interpret(context);
+    if (status == CUVIL_OK && context->model->dynamic)
+        status = cuvil_check_known(context);
     context->ran = status == CUVIL_OK;
     return status;
 }

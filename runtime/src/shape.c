@@ -13,7 +13,7 @@ static cuvil_status read_symbols(cuvil_context *context, bool *changed)
             return cuvil_fail(CUVIL_ERROR_INPUT, "input `%s` (number %u) has not been set",
                               cuvil_string(model, model->inputs[i].name), i);
     *changed = !context->bound;
-    for (uint32_t i = 0; i < model->symbol_count; i++) {
+    for (uint32_t i = 0; i < model->input_symbols; i++) {
         const cuvil_symbol *symbol = &model->symbols[i];
         int64_t value = context->inputs[symbol->input].dims[symbol->axis];
         *changed |= value != context->symbols[i];
@@ -50,20 +50,31 @@ static cuvil_status check_inputs(const cuvil_context *context)
     return CUVIL_OK;
 }
 
-static cuvil_status infer_outputs(cuvil_context *context)
+cuvil_status cuvil_infer_output(cuvil_context *context, uint32_t number, uint32_t epoch)
 {
     const cuvil_model *model = context->model;
-    for (uint32_t i = 0; i < model->output_count; i++) {
-        const cuvil_io *io = &model->outputs[i];
-        cuvil_slot *slot = &context->outputs[i];
-        for (uint32_t axis = 0; axis < io->rank; axis++)
-            slot->dims[axis] = context->values[model->dims[io->dims + axis]];
-        if (!cuvil_shape_bytes(io->dtype, io->rank, slot->dims, &slot->bytes))
-            return cuvil_fail(CUVIL_ERROR_SHAPE,
-                              "output `%s` would have a negative dimension or more than 2^62 bytes",
-                              cuvil_string(model, io->name));
+    const cuvil_io *io = &model->outputs[number];
+    cuvil_slot *slot = &context->outputs[number];
+    bool good = true;
+    slot->set = true;
+    slot->bytes = 0;
+    for (uint32_t axis = 0; axis < io->rank; axis++) {
+        uint32_t dim = model->dims[io->dims + axis];
+        if (model->epochs[dim] == epoch) {
+            slot->dims[axis] = context->values[dim];
+            good &= slot->dims[axis] >= 0;
+        } else if (epoch == 0) {
+            slot->dims[axis] = -1;
+        }
+        slot->set &= slot->dims[axis] >= 0;
     }
-    return CUVIL_OK;
+    if (slot->set)
+        good = cuvil_shape_bytes(io->dtype, io->rank, slot->dims, &slot->bytes);
+    if (good)
+        return CUVIL_OK;
+    return cuvil_fail(CUVIL_ERROR_SHAPE,
+                      "output `%s` would have a negative dimension or more than 2^62 bytes",
+                      cuvil_string(model, io->name));
 }
 
 /* A branch not taken may have sizes without meaning: a negative one counts as empty. */
@@ -75,7 +86,7 @@ static int64_t buffer_bytes(const cuvil_context *context, uint32_t buffer)
 
 /* Sizes so small that a window does not fit, say, make an intermediate size negative: then places
  * in the arena mean nothing. */
-static cuvil_status misfit(const cuvil_context *context, uint32_t buffer, int64_t room)
+cuvil_status cuvil_misfit(const cuvil_context *context, uint32_t buffer, int64_t room)
 {
     const cuvil_model *model = context->model;
     for (uint32_t i = 0; i < model->buffer_count; i++)
@@ -92,34 +103,33 @@ static cuvil_status misfit(const cuvil_context *context, uint32_t buffer, int64_
                       buffer, model->buffers[buffer].kind, buffer_bytes(context, buffer), room);
 }
 
-static cuvil_status check_buffers(const cuvil_context *context)
+cuvil_status cuvil_check_buffer(const cuvil_context *context, uint32_t number)
 {
     const cuvil_model *model = context->model;
-    int64_t arena = context->values[model->header->arena_bytes];
-    for (uint32_t i = 0; i < model->buffer_count; i++) {
-        const cuvil_buffer *buffer = &model->buffers[i];
-        int64_t bytes = buffer_bytes(context, i), place, room;
-        bool good;
-        switch (buffer->kind) {
-        case CUVIL_BUFFER_ARENA:
-            place = context->values[buffer->place];
-            room = arena;
-            good = bytes == 0 || (place >= 0 && place <= arena && bytes <= arena - place);
-            break;
-        case CUVIL_BUFFER_WEIGHT:
-            room = (int64_t)(model->weight_bytes - buffer->place);
-            good = bytes <= room;
-            break;
-        default: /* an input or output */
-            room = (buffer->kind == CUVIL_BUFFER_INPUT ? context->inputs
-                                                       : context->outputs)[buffer->place]
-                       .bytes;
-            good = bytes == room;
-        }
-        if (!good)
-            return misfit(context, i, room);
+    const cuvil_buffer *buffer = &model->buffers[number];
+    int64_t bytes = buffer_bytes(context, number), place, room;
+    bool good;
+    switch (buffer->kind) {
+    case CUVIL_BUFFER_ARENA:
+        place = context->values[buffer->place];
+        room = context->values[model->header->arena_bytes];
+        good = bytes == 0 || (place >= 0 && place <= room && bytes <= room - place);
+        break;
+    case CUVIL_BUFFER_WEIGHT:
+        room = (int64_t)(model->weight_bytes - buffer->place);
+        good = bytes <= room;
+        break;
+    case CUVIL_BUFFER_HEAP:
+        room = 0;
+        good = bytes == 0 || context->values[buffer->place >> 32] >= 0;
+        break;
+    default: /* an input or output */
+        room = (buffer->kind == CUVIL_BUFFER_INPUT ? context->inputs
+                                                   : context->outputs)[buffer->place]
+                   .bytes;
+        good = bytes == room;
     }
-    return CUVIL_OK;
+    return good ? CUVIL_OK : cuvil_misfit(context, number, room);
 }
 
 cuvil_status cuvil_require(const cuvil_context *context, const cuvil_step *step)
@@ -139,38 +149,35 @@ static cuvil_status check_demands(const cuvil_context *context)
     const cuvil_model *model = context->model;
     cuvil_status status = CUVIL_OK;
     for (uint32_t i = 0; i < model->step_count && status == CUVIL_OK; i++) {
-        if (model->steps[i].kind != CUVIL_STEP_REQUIRE)
+        const cuvil_step *step = &model->steps[i];
+        if (step->kind != CUVIL_STEP_REQUIRE)
             break;
-        status = cuvil_require(context, &model->steps[i]);
+        if (model->epochs[model->operands[step->scalars]] == 0)
+            status = cuvil_require(context, step);
     }
     return status;
 }
 
-/* Steps that the runtime itself executes must stay inside their buffers; kernels are trusted. */
-static cuvil_status check_steps(const cuvil_context *context)
+/* Everything that follows from the sizes of the inputs. */
+static cuvil_status check_sizes(cuvil_context *context)
 {
     const cuvil_model *model = context->model;
-    for (uint32_t i = 0; i < model->step_count; i++) {
-        const cuvil_step *step = &model->steps[i];
-        const uint32_t *buffers = model->operands + step->buffers;
-        bool good = true;
-        if (step->kind == CUVIL_STEP_COPY)
-            good = buffer_bytes(context, buffers[0]) >= buffer_bytes(context, buffers[1]);
-        else if (step->kind == CUVIL_STEP_DIMS)
-            good = buffer_bytes(context, buffers[0]) >= (int64_t)step->scalar_count * 8;
-        else if (step->kind == CUVIL_STEP_BRANCH)
-            good = buffer_bytes(context, buffers[0]) >= 1;
-        if (!good)
-            return cuvil_fail(CUVIL_ERROR_PACKAGE,
-                              "corrupt package: step %u (kind %u) reaches outside its buffers", i,
-                              step->kind);
-    }
-    return CUVIL_OK;
+    cuvil_status status = check_demands(context);
+    for (uint32_t i = 0; i < model->output_count && status == CUVIL_OK; i++)
+        status = cuvil_infer_output(context, i, 0);
+    for (uint32_t i = 0; i < model->buffer_count && status == CUVIL_OK; i++)
+        status = cuvil_check_buffer(context, i);
+    /* Where places change, each step is checked when it runs. */
+    for (uint32_t i = 0; i < model->step_count && status == CUVIL_OK && !model->dynamic; i++)
+        status = cuvil_check_step(context, &model->steps[i]);
+    return status;
 }
 
 cuvil_status cuvil_bind(cuvil_context *context)
 {
     bool changed = false;
+    if (context->model->dynamic)
+        cuvil_forget(context);
     if (!context->dims_stale && context->bound)
         return CUVIL_OK;
     cuvil_status status = read_symbols(context, &changed);
@@ -184,15 +191,8 @@ cuvil_status cuvil_bind(cuvil_context *context)
     }
     if (status == CUVIL_OK)
         status = check_inputs(context);
-    if (status == CUVIL_OK && changed) {
-        status = check_demands(context);
-        if (status == CUVIL_OK)
-            status = infer_outputs(context);
-        if (status == CUVIL_OK)
-            status = check_buffers(context);
-        if (status == CUVIL_OK)
-            status = check_steps(context);
-    }
+    if (status == CUVIL_OK && changed)
+        status = check_sizes(context);
     if (status == CUVIL_OK) {
         context->bound = true;
         context->dims_stale = false;

@@ -32,6 +32,15 @@ bool cuvil_shape_bytes(uint32_t dtype, uint32_t rank, const int64_t *dims, int64
     return empty || (!overflow && *bytes <= INT64_MAX / 2);
 }
 
+void cuvil_range_text(const cuvil_symbol *symbol, char text[CUVIL_TEXT_BYTES])
+{
+    int used = snprintf(text, CUVIL_TEXT_BYTES, "%" PRId64, symbol->lo);
+    if (symbol->hi == INT64_MAX)
+        strcpy(text + used, " or more");
+    else
+        snprintf(text + used, CUVIL_TEXT_BYTES - (size_t)used, "..%" PRId64, symbol->hi);
+}
+
 static cuvil_status check_dim(const cuvil_model *model, const char *name, const char *role,
                               const cuvil_expr *expr, uint32_t axis, int64_t dim)
 {
@@ -43,12 +52,11 @@ static cuvil_status check_dim(const cuvil_model *model, const char *name, const 
     const cuvil_symbol *symbol = &model->symbols[expr->a];
     if (dim >= symbol->lo && dim <= symbol->hi)
         return CUVIL_OK;
-    char limit[24] = " or more";
-    if (symbol->hi != INT64_MAX)
-        snprintf(limit, sizeof limit, "..%" PRId64, symbol->hi);
+    char range[CUVIL_TEXT_BYTES];
+    cuvil_range_text(symbol, range);
     return cuvil_fail(CUVIL_ERROR_SHAPE,
-                      "%s `%s`: axis %u is %" PRId64 ", allowed is %" PRId64 "%s (symbol %s)", role,
-                      name, axis, dim, symbol->lo, limit, cuvil_string(model, symbol->name));
+                      "%s `%s`: axis %u is %" PRId64 ", allowed is %s (symbol %s)", role, name,
+                      axis, dim, range, cuvil_string(model, symbol->name));
 }
 
 static cuvil_status check_strides(const cuvil_tensor *tensor, const char *name, const char *role)
