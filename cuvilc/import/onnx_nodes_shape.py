@@ -374,6 +374,10 @@ def one_hot(n: Node) -> ir.Value:
 @importer("Range")
 def range_(n: Node) -> ir.Value:
     dtype = n.type(0).dtype
+    if any(n.known(i) is None for i in range(3)):
+        from .onnx_nodes_select import computed_range  # noqa: PLC0415  # it imports this module
+
+        return computed_range(n)
     start, limit, step = (_single(n, i) for i in range(3))
     if V.symbolic(start, limit, step):
         num, den = V.parts(step)
