@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +46,17 @@ __attribute__((target("%(feature)s,fma"))) float peak(long n) {
 """
 
 
+@cache
 def peak_call(chip: Chip) -> tuple[Callable[[], Any], float]:
     """(a run of multiply-adds in registers, its FLOPs)."""
     bits = chip.lanes * 32
     feature = "avx512f" if bits == 512 else "avx2"
     text = _PEAK % {"bits": bits, "prefix": bits if bits == 512 else 256, "feature": feature}
-    folder = Path(tempfile.mkdtemp())
-    (folder / "peak.c").write_text(text)
-    subprocess.run(
-        ["cc", "-O2", "-shared", "-fPIC", "-o", folder / "peak.so", folder / "peak.c"], check=True
-    )
-    peak = ctypes.CDLL(str(folder / "peak.so")).peak
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "peak.c", Path(folder) / "peak.so"
+        source.write_text(text)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+        peak = ctypes.CDLL(str(library)).peak
     peak.argtypes, n = [ctypes.c_long], 4000
     return lambda: peak(n), 2.0 * n * 12 * chip.lanes
 

@@ -1,5 +1,5 @@
-/* What one core can do: `limits SECONDS` prints float32 GFLOP/s of multiply-adds, then read rates
- * in GB/s of 256 KiB, 8 MiB and 256 MiB. Built with -O3 -march=native. */
+/* What one core can do: `limits SECONDS BYTES...` prints float32 GFLOP/s of multiply-adds, then the
+ * rate in GB/s at which each so many bytes are read. Built with -O3 -march=native. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -61,18 +61,18 @@ int main(int argc, char **argv) {
     if (rate > best) best = rate;
   }
   printf("%.1f", best);
-  static const size_t sizes[] = {256u << 10, 8u << 20, 256u << 20};
-  for (int s = 0; s < 3; s++) {
-    vector *data = aligned_alloc(2u << 20, sizes[s] < 2u << 20 ? 2u << 20 : sizes[s]);
+  for (int s = 2; s < argc; s++) {
+    size_t size = (size_t)atoll(argv[s]);
+    vector *data = aligned_alloc(2u << 20, (size + (2u << 20) - 1) >> 21 << 21);
     if (!data) return 1;
-    madvise(data, sizes[s], MADV_HUGEPAGE);
-    for (size_t i = 0; i < sizes[s] / 4; i++) ((float *)data)[i] = (float)i;
+    madvise(data, size, MADV_HUGEPAGE);
+    for (size_t i = 0; i < size / 4; i++) ((float *)data)[i] = (float)i;
     best = 0;
     for (double end = now() + seconds; now() < end;) {
-      size_t repeats = ((size_t)64 << 20) / sizes[s] + 1;
+      size_t repeats = ((size_t)64 << 20) / size + 1;
       double start = now();
-      for (size_t r = 0; r < repeats; r++) read_all(data, sizes[s] / sizeof(vector));
-      double rate = (double)(sizes[s] * repeats) / (now() - start) / 1e9;
+      for (size_t r = 0; r < repeats; r++) read_all(data, size / sizeof(vector));
+      double rate = (double)(size * repeats) / (now() - start) / 1e9;
       if (rate > best) best = rate;
     }
     printf(" %.1f", best);

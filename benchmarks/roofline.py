@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import models
 
-SIZES = (256 << 10, 8 << 20, 256 << 20)
+SIZES = (256 << 10, 8 << 20, 256 << 20)  # bytes; in the second level, the third, memory
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def measure_limits(seconds: float) -> Limits:
         program = Path(folder) / "limits"
         source = Path(__file__).with_name("limits.c")
         subprocess.run(["cc", "-O3", "-march=native", source, "-o", program], check=True)
-        out = subprocess.run([program, str(seconds)], check=True, capture_output=True, text=True)
+        command = [program, str(seconds), *map(str, SIZES)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True)
     gflops, *rates = map(float, out.stdout.split())
     return Limits(gflops, tuple(rates))
 

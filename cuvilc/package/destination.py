@@ -112,6 +112,19 @@ def replace(staging: Path, destination: Path) -> None:
 
 
 @contextmanager
+def staged(destination: Path) -> Iterator[Path]:
+    """A new folder that is `destination` after the block; if it fails, all is as it was before."""
+    with os_errors(destination):
+        staging = sibling(destination, "new")
+        staging.mkdir()
+        try:
+            yield staging
+            replace(staging, destination)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Builds look at and replace what stands in `directory` one after another."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -43,17 +43,24 @@ def write_vectors(file: BinaryIO, vectors: Vectors) -> None:
         for i, case in enumerate(vectors.cases):
             for kind, arrays in (("input", case.inputs), ("output", case.outputs)):
                 for k, array in enumerate(arrays):
-                    _write_array(archive, f"case{i}.{kind}{k}.npy", array)
+                    write_array(archive, f"case{i}.{kind}{k}.npy", array)
 
 
-def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+def stored_entry(name: str) -> zipfile.ZipInfo:
+    """A member that tells nothing of when, where and by whom it was written."""
     entry = zipfile.ZipInfo(name, _FIRST_ZIP_DATE)
     entry.create_system = 3  # else it tells the system of the build
     entry.external_attr = 0o644 << 16
+    return entry
+
+
+def write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    """Add `array` as a .npy file; bfloat16 as uint16, since NumPy has no name for it."""
     plain = np.ascontiguousarray(array).reshape(array.shape)
     if array.dtype.name == _FOREIGN:
         plain = plain.view(np.uint16)
-    with archive.open(entry, "w", force_zip64=plain.nbytes >= 1 << 31) as member:
+    large = plain.nbytes >= 1 << 31
+    with archive.open(stored_entry(name), "w", force_zip64=large) as member:
         np.lib.format.write_array(member, plain, version=(1, 0), allow_pickle=False)
 
 

@@ -15,9 +15,7 @@ null_model.py runs it.
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,15 +30,13 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.types import dtype_name
 from cuvilc.package.describe import describe
-from cuvilc.package.destination import check_destination, os_errors, replace, sibling, sync
+from cuvilc.package.destination import check_destination, staged, sync
 from cuvilc.package.plan import Level
-from cuvilc.package.vectors import write_vectors_file
+from cuvilc.package.vectors import stored_entry, write_array, write_vectors_file
 from cuvilc.targets.emit_plan import Emitted, emit_plan
 from cuvilc.targets.kernels import Facts, Kernel
 from cuvilc.targets.null_model import LEVEL, NAMES, WEIGHTS_FILE
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
-
-_FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass
@@ -88,15 +84,9 @@ class Null:
         complete: Any = describe(
             emitted.plan, target_kind=self.name, kernels=emitted.facts, **metadata
         )
-        with os_errors(destination):
-            staging = sibling(destination, "new")
-            staging.mkdir()
-            try:
-                _write_files(staging, compiled, complete, options)
-                sync([*staging.iterdir(), staging])
-                replace(staging, destination)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+        with staged(destination) as staging:
+            _write_files(staging, compiled, complete, options)
+            sync([*staging.iterdir(), staging])
         return complete
 
 
@@ -138,20 +128,9 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
     """Arrays 0.npy, 1.npy, …, names and dtypes in names.json; equal input, equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         table = [[key, dtype_name(array.dtype)] for key, array in weights.items()]
-        _add(archive, NAMES, json.dumps(table).encode())
-        for number, (_, dtype) in enumerate(table):
-            array = np.ascontiguousarray(weights[table[number][0]])
-            plain = array.view(np.uint16) if dtype == "bfloat16" else array
-            data = io.BytesIO()
-            np.lib.format.write_array(data, plain, version=(1, 0), allow_pickle=False)
-            _add(archive, f"{number}.npy", data.getbuffer())
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) -> None:
-    entry = zipfile.ZipInfo(name, _FIRST_ZIP_DATE)
-    entry.create_system = 3  # else it tells the system of the build
-    entry.external_attr = 0o644 << 16
-    archive.writestr(entry, data)  # type: ignore[arg-type, unused-ignore]
+        archive.writestr(stored_entry(NAMES), json.dumps(table))
+        for number, array in enumerate(weights.values()):
+            write_array(archive, f"{number}.npy", array)
 
 
 TARGET = Null()
