@@ -94,18 +94,18 @@ def unique(n: Node) -> list[Any]:
     x = n[0]
     if "axis" not in n.attributes:
         rows = reshape(x, (D.product(shape_of(x)), 1))
-        found, first, inverse, counts = _unique_rows(n, rows)
+        first, inverse, counts = _unique_rows(n, rows)
         return [ai("gather", _flat(x), first, axis=0), first, inverse, counts][: n.results]
     at = n.axis(0)
     shape = shape_of(x)
     moved = ai("transpose", x, perm=(at, *(a for a in range(len(shape)) if a != at)))
     rows = reshape(moved, (shape[at], D.product(d for a, d in enumerate(shape) if a != at)))
-    found, first, inverse, counts = _unique_rows(n, rows)
+    first, inverse, counts = _unique_rows(n, rows)
     return [ai("gather", x, first, axis=at), first, inverse, counts][: n.results]
 
 
 def _unique_rows(n: Node, rows: ir.Value) -> tuple[ir.Value, ...]:
-    """Of [M, D] rows: (order, first place of each, number of each row's group, size of each)."""
+    """Of [M, D] rows: (first place of each, number of each row's group, size of each)."""
     total, width = shape_of(rows)
     order = _order(rows) if width == 1 else _order_of_rows(rows)
     lined = ai("gather", rows, order, axis=0)
@@ -118,10 +118,10 @@ def _unique_rows(n: Node, rows: ir.Value) -> tuple[ir.Value, ...]:
     counts = ai("elemwise_sub", ends, places)
     first = ai("gather", order, places, axis=0)
     if n.attr("sorted", 1):
-        return order, first, inverse, counts
+        return first, inverse, counts
     first, rank = ai("top_k", first, k=length, axis=0, largest=False)
     place = ai("scatter_elements", ir.full(0, (length,), "int64"), rank, _count(length), axis=0)
-    return order, first, ai("gather", place, inverse, axis=0), ai("gather", counts, rank, axis=0)
+    return first, ai("gather", place, inverse, axis=0), ai("gather", counts, rank, axis=0)
 
 
 def _order(rows: ir.Value) -> ir.Value:

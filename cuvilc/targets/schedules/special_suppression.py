@@ -1,4 +1,4 @@
-"""non_max_suppression: each class goes down its ranking and keeps the boxes that stay in scratch."""
+"""non_max_suppression: each class goes down its ranking; boxes that stay are noted in scratch."""
 
 from __future__ import annotations
 
