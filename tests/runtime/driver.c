@@ -1,9 +1,12 @@
 /* Drives the C API from C, for the sanitizers: linked into one program with the runtime, the
- * kernels and the image of fake_models.mlp() with at most 64 rows, or of fake_models.gather(). Exit
- * status 0: all was as it should be.
+ * kernels and the image that the first argument names. Exit status 0: all was as it should be.
  *
- *     driver mlp       many shapes, own and caller memory, contexts in several threads, all errors
+ *     driver mlp       of at most 64 rows:
+ *                      many shapes, own and caller memory, contexts in several threads, all errors
  *     driver gather    faults in a threaded kernel
+ *     driver nonzero   sizes that only a run can tell: contexts in several threads, no growth after
+ *                      the largest, errors
+ *     driver grow      a loop whose value grows
  *     driver run       whatever the image is, damaged or not: prints "ran" or "refused"
  *     driver infer     the same, but no step is executed
  *     driver count     how often a repeated run allocates (needs the --wrap of test_native.py)
@@ -20,6 +23,7 @@
 #define K 5
 #define N 7
 #define ROWS 64
+#define MANY 5000
 #define CHECK(condition)                                                                    \
     do {                                                                                    \
         if (!(condition)) {                                                                 \
@@ -167,6 +171,97 @@ static void drive_gather(cuvil_model *model)
     cuvil_context_destroy(context);
 }
 
+static cuvil_tensor vector(float *data, int64_t count)
+{
+    return (cuvil_tensor){.data = data, .dtype = CUVIL_FLOAT32, .rank = 1, .dims = {count}};
+}
+
+/* Every third of the first `count` is not 0. */
+static void run_nonzero(cuvil_context *context, int64_t count, bool own)
+{
+    static _Thread_local float x[3 * MANY];
+    static _Thread_local int64_t memory[MANY];
+    int64_t found = count / 3;
+    cuvil_tensor input = vector(x, count), result;
+    cuvil_tensor output = {.data = memory, .dtype = CUVIL_INT64, .rank = 1, .dims = {found}};
+    for (int64_t i = 0; i < count; i++)
+        x[i] = i % 3 == 2 ? 1.0f : 0.0f;
+    CHECK(cuvil_set_input(context, 0, &input) == CUVIL_OK);
+    CHECK(cuvil_set_output(context, 0, own ? &output : NULL) == CUVIL_OK);
+    CHECK(cuvil_infer_shapes(context) == CUVIL_OK);
+    CHECK(cuvil_get_output(context, 1, &result) == CUVIL_OK);
+    CHECK(result.dims[0] == -1 && result.dims[1] == 2 && result.data == NULL);
+    CHECK(cuvil_run(context) == CUVIL_OK);
+    CHECK(cuvil_get_output(context, 0, &result) == CUVIL_OK && result.dims[0] == found);
+    CHECK((result.data == memory) == own);
+    for (int64_t i = 0; i < found; i++)
+        CHECK(((int64_t *)result.data)[i] == 3 * i + 2);
+    CHECK(cuvil_get_output(context, 1, &result) == CUVIL_OK && result.dims[0] == found);
+    for (int64_t i = 0; i < found; i++) {
+        CHECK(((int64_t *)result.data)[2 * i] == 6 * i + 4);
+        CHECK(((int64_t *)result.data)[2 * i + 1] == count);
+    }
+}
+
+static void *run_counts(void *model)
+{
+    const int64_t counts[] = {3000, 3 * MANY, 0, 7, 3 * MANY, 2999};
+    cuvil_context *context = new_context(model, 3);
+    for (int i = 0; i < 12; i++)
+        run_nonzero(context, counts[i % 6], i % 5 == 4);
+    size_t bytes = cuvil_context_bytes(context);
+    for (int i = 0; i < 6; i++)
+        run_nonzero(context, counts[i], false);
+    CHECK(cuvil_context_bytes(context) == bytes && bytes > 24 * MANY);
+    cuvil_context_destroy(context);
+    return NULL;
+}
+
+static void drive_nonzero(cuvil_model *model)
+{
+    float x[6] = {0, 1, 0, 2, 3, 0};
+    int64_t memory[4];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, run_counts, model) == 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    cuvil_context *context = new_context(model, 1);
+    cuvil_tensor input = vector(x, 6), result;
+    cuvil_tensor output = {.data = memory, .dtype = CUVIL_INT64, .rank = 1, .dims = {4}};
+    CHECK(cuvil_set_input(context, 0, &input) == CUVIL_OK);
+    CHECK(cuvil_set_output(context, 0, &output) == CUVIL_OK);
+    CHECK(cuvil_run(context) == CUVIL_ERROR_SHAPE);
+    CHECK(strcmp(cuvil_last_error(), "output `places`: axis 0 of the given memory is 4, the result "
+                                     "has 3") == 0);
+    CHECK(cuvil_get_output(context, 0, &result) == CUVIL_OK && result.data == NULL);
+    output.dims[0] = 3;
+    CHECK(cuvil_set_output(context, 0, &output) == CUVIL_OK);
+    CHECK(cuvil_run(context) == CUVIL_OK && memory[0] == 1 && memory[2] == 4);
+    cuvil_context_destroy(context);
+}
+
+static void drive_grow(cuvil_model *model)
+{
+    static float x[3] = {7, 8, 9};
+    cuvil_context *context = new_context(model, 2);
+    const int64_t counts[] = {5000, 0, 1, 20000, 300};
+    for (int round = 0; round < 5; round++) {
+        int64_t count = counts[round];
+        cuvil_tensor tensor = vector(x, 3), trips = {.data = &count, .dtype = CUVIL_INT64}, result;
+        CHECK(cuvil_set_input(context, 0, &trips) == CUVIL_OK);
+        CHECK(cuvil_set_input(context, 1, &tensor) == CUVIL_OK);
+        CHECK(cuvil_run(context) == CUVIL_OK);
+        CHECK(cuvil_get_output(context, 0, &result) == CUVIL_OK && result.dims[0] == count + 3);
+        for (int64_t i = 0; i < count + 3; i++)
+            CHECK(fabsf(((float *)result.data)[i] - (i < 3 ? x[i] : (float)(i - 3))) <= 0.0f);
+        CHECK(cuvil_get_output(context, 1, &result) == CUVIL_OK && result.dims[0] == count);
+        for (int64_t i = 0; i < count; i++)
+            CHECK(((int64_t *)result.data)[i] == i + 4);
+    }
+    cuvil_context_destroy(context);
+}
+
 /* Zeros of the smallest shapes. Damaged images come here too: a refusal is as good as a result. */
 static bool drive_any(cuvil_model *model, bool run)
 {
@@ -243,6 +338,10 @@ int main(int argc, char **argv)
         drive_mlp(model);
     else if (strcmp(argv[1], "gather") == 0)
         drive_gather(model);
+    else if (strcmp(argv[1], "nonzero") == 0)
+        drive_nonzero(model);
+    else if (strcmp(argv[1], "grow") == 0)
+        drive_grow(model);
     else
         drive_count(model);
     cuvil_close(model);

@@ -84,6 +84,10 @@ class Image:
         self.symbols.append(struct.pack("<IIIIqq", self.string(name), input, axis, 0, lo, hi))
         return self.expr("symbol", len(self.symbols) - 1)
 
+    def computed(self, name: str, lo: int = 0, hi: int = 2**63 - 1) -> int:
+        """A symbol that BIND steps give a value; after all that are read from inputs."""
+        return self.symbol(name, NONE, 0, lo, hi)
+
     def buffer(self, kind: int, size: int, place: int = 0) -> int:
         self.buffers.append(struct.pack("<IIQ", kind, size, place))
         return len(self.buffers) - 1
@@ -119,6 +123,9 @@ class Image:
         whole = self.mul(self.expr("ceildiv", size, self.const(64)), self.const(64))
         self.arena_bytes = self.expr("add", place, whole)
         return self.buffer(ARENA, size, place)
+
+    def heap(self, slot: int, size: int, offset: int) -> int:
+        return self.buffer(HEAP, size, slot | offset << 32)
 
     def step(
         self,

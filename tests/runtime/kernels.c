@@ -62,6 +62,61 @@ KERNEL(test_countdown)
     return CUVIL_FAULT_NONE;
 }
 
+/* count[0] = how many of x are not 0; one task; scalars: length of x. */
+KERNEL(test_count_nonzero)
+{
+    const float *x = buffers[0];
+    int64_t *count = buffers[1];
+    (void)begin, (void)end, (void)scratch;
+    *count = 0;
+    for (int64_t i = 0; i < scalars[0]; i++)
+        *count += x[i] < 0.0f || x[i] > 0.0f;
+    return CUVIL_FAULT_NONE;
+}
+
+/* places = the indices of what is not 0 in x; one task; scalars: length of x. */
+KERNEL(test_nonzero)
+{
+    const float *x = buffers[0];
+    int64_t *places = buffers[1];
+    (void)begin, (void)end, (void)scratch;
+    for (int64_t i = 0; i < scalars[0]; i++)
+        if (x[i] < 0.0f || x[i] > 0.0f)
+            *places++ = i;
+    return CUVIL_FAULT_NONE;
+}
+
+/* out[i] = [2 in[i], n]; a task is one row; scalars: rows, n; scratch: all rows, as int64. */
+KERNEL(test_pairs)
+{
+    const int64_t *in = buffers[0];
+    int64_t *out = buffers[1], *rows = scratch;
+    for (int64_t i = begin; i < end; i++)
+        rows[i] = 2 * in[i];
+    for (int64_t i = begin; i < end; i++) {
+        out[2 * i] = rows[i];
+        out[2 * i + 1] = scalars[1];
+    }
+    return CUVIL_FAULT_NONE;
+}
+
+/* value[length - 1] = i; scalars: length, i. */
+KERNEL(test_put)
+{
+    float *value = buffers[0];
+    (void)begin, (void)end, (void)scratch;
+    value[scalars[0] - 1] = (float)scalars[1];
+    return CUVIL_FAULT_NONE;
+}
+
+/* scalars[0] bytes of 0. */
+KERNEL(test_zero)
+{
+    (void)begin, (void)end, (void)scratch;
+    memset(buffers[0], 0, (size_t)scalars[0]);
+    return CUVIL_FAULT_NONE;
+}
+
 KERNEL(test_nothing)
 {
     (void)buffers, (void)scalars, (void)begin, (void)end, (void)scratch;

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_computed
 import fake_models
 import numpy as np
 import pytest
@@ -19,15 +20,16 @@ import cuvil  # isort: skip
 ROUNDS = 250
 
 
+@pytest.mark.parametrize("models", [fake_models, fake_computed], ids=["static", "computed"])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("mode", ["flip", "field"])
-def test_damage(make, tmp_path, mode, seed):
+def test_damage(make, tmp_path, mode, seed, models):
     """flip: one bit anywhere before the weights, checksum left alone: always refused.
 
     field: one 32-bit field set to a telling value and the checksum made right again, as by a
     faulty packer.
     """
-    path = make(fake_models.inert())
+    path = make(models.inert())
     command = [sys.executable, __file__, str(path / "model.so"), str(tmp_path), mode, str(seed)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, f"{run.stdout[-500:]}\n{run.stderr[-2000:]}"

@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import fake_computed
 import fake_models
 import numpy as np
 import pytest
@@ -40,10 +41,18 @@ def randomless(command: list[str]) -> list[str]:
     return ["setarch", "-R", *command]
 
 
-@pytest.mark.parametrize("model", ["mlp", "gather"])
+MODELS = {
+    "mlp": lambda: fake_models.mlp(cost=10**9),
+    "gather": lambda: fake_models.gather(cost=10**9),
+    "nonzero": fake_computed.nonzero,
+    "grow": fake_computed.grow,
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     flags, objects = sanitized
-    image = getattr(fake_models, model)(cost=10**9)
+    image = MODELS[model]()
     program = tmp_path / "driver"
     link(image, program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
     run = subprocess.run(
@@ -53,11 +62,12 @@ def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     assert run.stderr == ""
 
 
+@pytest.mark.parametrize("models", [fake_models, fake_computed], ids=["static", "computed"])
 @pytest.mark.parametrize("sanitized", ["address"], indirect=True)
-def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path):
+def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path, models):
     flags, objects = sanitized
     program, damaged = tmp_path / "driver", tmp_path / "damaged"
-    link(fake_models.inert(), program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
+    link(models.inert(), program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
     whole = program.read_bytes()
     start = whole.rindex(b"CUVILIMG")
     rng, answers = random.Random(3), []
