@@ -8,6 +8,9 @@ import numpy as np
 RELATIVE: dict[str, float | None] = {
     "float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2,
 }  # fmt: skip
+# Of the interpreter before and after passes, in the same unit, where it computes in float32.
+MOVED = 2e-6  # operations are moved, merged or folded
+REWRITTEN = 1e-5  # formulas become one operation, or kernels add in another order
 # An 8-bit result may fall on the neighbouring step where a value lies between two.
 QUANTISED_STEPS = 1
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
 from cuvilc.package.plan import CPU_LEVEL
+from tests.tolerances import mismatch
 
 from .builders import code, load, model, node, refusal, saved, tensor
 
@@ -34,7 +35,7 @@ def agree(program: ir.Program, proto: onnx.ModelProto, *shapes: tuple[int, ...])
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         found = interpret(program, {name: x})
         for info, want in zip(session.get_outputs(), session.run(None, {name: x}), strict=True):
-            np.testing.assert_allclose(found[info.name], want, rtol=1e-5, atol=1e-6)
+            assert not mismatch(found[info.name], want)
 
 
 def test_names_are_kept_as_identifiers(tmp_path: Path) -> None:

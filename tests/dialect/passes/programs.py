@@ -15,6 +15,7 @@ from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType, numpy_dtype
+from tests.tolerances import MOVED
 
 
 def parse_type(spelled: str) -> TensorType:
@@ -123,8 +124,11 @@ def run(program: Program, *passes: Any, context: PassContext | None = None) -> P
     return context
 
 
-def same(program: Program, *passes: Any, tolerance: float = 2e-6, sizes: Any = None) -> PassContext:
-    """Run passes: the function stays, and running the last one again changes nothing."""
+def same(program: Program, *passes: Any, limit: float = MOVED, sizes: Any = None) -> PassContext:
+    """Run passes: the function stays, and running the last one again changes nothing.
+
+    limit: of the error relative to the output's scale, a row of tests/tolerances.py.
+    """
     given = feeds(program, sizes)
     before = interpret(program, given)
     context = run(program, *passes)
@@ -138,7 +142,7 @@ def same(program: Program, *passes: Any, tolerance: float = 2e-6, sizes: Any = N
         assert found.shape == expected.shape
         wide, other = expected.astype(np.float64), found.astype(np.float64)
         scale = np.nanmax(np.abs(wide), initial=1e-6, where=np.isfinite(wide))
-        np.testing.assert_allclose(other, wide, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(other, wide, rtol=0, atol=limit * scale)
     return context
 
 

@@ -17,6 +17,7 @@ from cuvilc.dialect.passes import (
     simplify_shapes,
 )
 from cuvilc.dialect.passes.context import PassContext
+from tests.tolerances import RELATIVE, REWRITTEN
 
 ALL = (
     canonicalize, fold_constants, simplify_shapes, raise_patterns, fold_batch_norm, canonicalize,
@@ -27,7 +28,7 @@ ALL = (
 def fused(inputs, body, *passes):
     """Kernels of the program after fusing, and the log."""
     program = make(inputs, body)
-    context = same(program, *passes, fuse, tolerance=1e-5)
+    context = same(program, *passes, fuse, limit=REWRITTEN)
     return names(program), context
 
 
@@ -279,7 +280,7 @@ def test_every_computing_operation_is_in_one_fusion() -> None:
 
 
 def test_bert_stays_itself() -> None:
-    same(bert(1), *ALL, tolerance=1e-4)
+    same(bert(1), *ALL, limit=RELATIVE["float32"])
 
 
 def test_fusions_name_their_layers() -> None:

@@ -9,6 +9,7 @@ from programs import bert, make, names, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import canonicalize, raise_patterns
+from tests.tolerances import RELATIVE, REWRITTEN
 
 PASSES = (canonicalize, raise_patterns)
 ROOT2 = math.sqrt(2)
@@ -54,7 +55,7 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("case", ACTIVATIONS)
 def test_activation(case: str) -> None:
     program = make({"x": "[n,7]"}, ACTIVATIONS[case])
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     left = [n for n in names(program) if n != "softplus"]
     assert left == [case.split()[0]]
 
@@ -83,7 +84,7 @@ def test_layer_norm(spelled: str) -> None:
         return m.add(m.mul(m.weight(8), y), m.weight(8))
 
     program = make({"x": "[b,s,8]"}, body)
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["layer_norm"]
 
 
@@ -93,7 +94,7 @@ def test_layer_norm_over_pixels_keeps_its_channel_scale() -> None:
         return m.add(m.mul(y, m.weight(3, 1, 1)), m.weight(3, 1, 1))
 
     program = make({"x": "[b,3,4,5]"}, body)
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["layer_norm", "mul", "add"]
 
 
@@ -110,7 +111,7 @@ def test_residual_is_not_taken_for_a_bias() -> None:
         return m.add(m.mul(_centred_over_deviation(m, x, (1,), "pow"), m.weight(8)), r)
 
     program = make({"x": "[b,8]", "r": "[8]"}, body)
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["layer_norm", "add"]
 
 
@@ -125,7 +126,7 @@ def test_rms_norm(dtype: str) -> None:
         return m.mul(m.weight(8, dtype=dtype), m.cast(y, dtype=dtype))
 
     program = make({"x": f"{dtype}[b,s,8]"}, body)
-    same(program, *PASSES, tolerance=2e-3 if dtype == "float16" else 1e-5)
+    same(program, *PASSES, limit=RELATIVE["float16"] if dtype == "float16" else REWRITTEN)
     assert names(program) == ["rms_norm"]
 
 
@@ -148,7 +149,7 @@ HEADS = {"q": "[b,4,s,8]", "k": "[b,4,t,8]", "v": "[b,4,t,6]"}
 
 def test_attention() -> None:
     program = make(HEADS, lambda m, q, k, v: _attention(m, q, k, v, scale=0.35))
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["attention"]
 
 
@@ -157,7 +158,7 @@ def test_attention_with_each_factor_scaled() -> None:
         return _attention(m, m.mul(q, 0.6), m.mul(k, 0.6), v)
 
     program = make(HEADS, body)
-    same(program, *PASSES, canonicalize, tolerance=1e-5)
+    same(program, *PASSES, canonicalize, limit=REWRITTEN)
     assert names(program) == ["attention"]
 
 
@@ -167,7 +168,7 @@ def test_attention_with_mask(mask: str, how: str) -> None:
         {**HEADS, "mask": mask},
         lambda m, q, k, v, mask: _attention(m, q, k, v, mask, 0.35, mask_by=how),
     )
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["attention"]
 
 
@@ -177,7 +178,7 @@ def test_attention_with_the_exporters_test_for_nan() -> None:
         {**HEADS, "mask": "bool[b,1,s,t]"},
         lambda m, q, k, v, mask: _attention(m, q, k, v, mask, 0.35, True, "where"),
     )
-    same(program, *PASSES, tolerance=1e-5, sizes={"t": 2, "s": 5})
+    same(program, *PASSES, limit=REWRITTEN, sizes={"t": 2, "s": 5})
     assert names(program) == ["attention", "is_nan", "where"]
 
 
@@ -191,7 +192,7 @@ def test_attention_without_heads(rank: int) -> None:
         "mask": f"[{batch}s,t]",
     }
     program = make(inputs, lambda m, q, k, v, mask: _attention(m, q, k, v, mask, 0.35))
-    same(program, *PASSES, tolerance=1e-5)
+    same(program, *PASSES, limit=REWRITTEN)
     assert [n for n in names(program) if n != "reshape"] == ["attention"]
 
 
@@ -207,7 +208,7 @@ def test_attention_with_shared_heads() -> None:
         {"q": "[b,4,s,8]", "k": "[b,2,t,8]", "v": "[b,2,t,8]"},
         lambda m, q, k, v: _attention(m, q, repeat(m, k), repeat(m, v), scale=0.35),
     )
-    same(program, *PASSES, canonicalize, tolerance=1e-5)
+    same(program, *PASSES, canonicalize, limit=REWRITTEN)
     assert names(program) == ["attention"]
 
 
@@ -242,7 +243,7 @@ def test_attention_refusals(why: str) -> None:
 
 def test_projections_of_one_input_are_joined() -> None:
     program = bert(1)
-    context = same(program, *PASSES, tolerance=1e-4)
+    context = same(program, *PASSES, limit=RELATIVE["float32"])
     assert context.applied["join-projections"] == 1
     assert names(program).count("matmul") == 4
     assert any(k.count("+") == 2 for k in program.weights)
