@@ -70,8 +70,21 @@ class _Emitter:
         for name, value in zip(names["output_names"], ir.terminator(block).operands, strict=True):
             t = ir.type_of(value)
             self.plan.outputs.append(Port(name, t.dtype, t.shape, self.numbers[value]))
+        self.order_symbols()
         self.check_symbols()
         return self.emitted
+
+    def order_symbols(self) -> None:
+        """Computed symbols in the order in which steps bind them first, as the plan demands."""
+        plan = self.plan
+        bound = [s.target for s in plan.steps if s.kind == StepKind.BIND]
+        given = [i for i, s in enumerate(plan.symbols) if not s.computed]
+        order = list(dict.fromkeys([*given, *bound]))
+        place = {old: new for new, old in enumerate(order)}
+        plan.symbols = [plan.symbols[i] for i in order]
+        plan.steps = [
+            replace(s, target=place[s.target]) if s.kind == StepKind.BIND else s for s in plan.steps
+        ]
 
     def symbols(self) -> list[Symbol]:
         found: dict[str, Symbol] = {}
@@ -146,6 +159,8 @@ class _Emitter:
 
     def do_ai_reshape(self, operation: Operation) -> None:
         self.numbers[operation.results[0]] = self.numbers[operation.operands[0]]
+
+    do_ai_bitcast = do_ai_reshape
 
     def do_ai_dim_values(self, operation: Operation) -> None:
         value, attrs = operation.results[0], ir.attrs(operation)

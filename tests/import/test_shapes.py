@@ -223,7 +223,7 @@ def test_if_known_by_shape_is_inlined(tmp_path: Path) -> None:
     agree(program, proto, (2, 3), (5, 3), (1, 3))
 
 
-def test_branches_of_different_sizes_are_refused(tmp_path: Path) -> None:
+def test_branches_of_different_ranks_are_refused(tmp_path: Path) -> None:
     def branch(size: int, name: str) -> onnx.GraphProto:
         info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
         made = [node("ConstantOfShape", f"size{size}", name)]
@@ -232,9 +232,9 @@ def test_branches_of_different_sizes_are_refused(tmp_path: Path) -> None:
     nodes = [
         node("ReduceSum", "x", "t", keepdims=0),
         node("Cast", "t", "c", to=TensorProto.BOOL),
-        node("If", "c", "y", then_branch=branch(2, "a"), else_branch=branch(3, "b")),
+        node("If", "c", "y", then_branch=branch(1, "a"), else_branch=branch(2, "b")),
     ]
-    weights = {"size2": np.array([2]), "size3": np.array([3])}
+    weights = {"size1": np.array([2]), "size2": np.array([3, 1])}
     assert code(saved(tmp_path, model(nodes, [tensor("x", ["n"])], ["y"], weights))) == "CUV114"
 
 
