@@ -20,7 +20,8 @@ Notation):
         An operand is an accessor: x[i0, i1] loads, x.at(i) loads with NumPy broadcasting, x.shape,
         x.dtype. Values add, subtract, multiply with operators; everything else through k (k.max,
         k.exp, k.select, k.const(1.0, x.dtype), …). An index out of range is never loaded:
-        k.guard(condition, lambda: x[…], 0.0).
+        k.guard(condition, lambda: x[…], 0.0). What is used more than once gets a name: k.let(value).
+        k.fold(extents, start, step) is a loop over a state.
     domain(k, *operands, **attrs)             extents of the reduction axes, and with it
     term(k, i, r, *operands, **attrs)         the term at output index i and reduction index r,
     combine = "sum"                           how terms fold: sum max min prod,
@@ -160,7 +161,9 @@ def op(
 
     results: their number; -1 for any number. traits: words that passes ask for: "elementwise"
     (element i depends on the operands' elements at i only), "injective" (has `element`),
-    "terminator", "free-types" (result types do not follow from a shape rule).
+    "costly" (an element takes much work: it is not computed twice), "rereads" (elements of operands
+    are read for several of the result), "terminator", "free-types" (result types do not follow from
+    a shape rule).
     """
 
     def declare(cls: type) -> OpDef:

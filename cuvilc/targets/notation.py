@@ -277,6 +277,23 @@ class Notation(Math):
 
     def ge(self, a: Any, b: Any) -> Any:
         return as_expr(a) >= as_expr(b)
+    def fold(
+        self, extents: Sequence[Any], start: Sequence[Any], step: Callable[..., Sequence[Any]]
+    ) -> tuple[Any, ...]:
+        """`state = step(r, *state)` at every index r of loops over `extents`, from `start` on.
+
+        In a vectorised loop the extents must be the same for every lane.
+        """
+        for extent in extents:
+            if not isinstance(extent, int):
+                self.builder.require_uniform(extent)
+        state = [self.builder.variable(value) for value in start]
+        with self.builder.loops(extents) as r:
+            made = [self.let(value) for value in step(r, *(s.get() for s in state))]
+            for variable, value in zip(state, made, strict=True):
+                variable.set(value)
+        return tuple(self.let(s.get()) for s in state)
+
 
     def eq(self, a: Any, b: Any) -> Any:
         return tirx.EQ(_comparable(a), _comparable(b))

@@ -206,7 +206,7 @@ def _taps(
         return [(place, one - (c - low)), (words.clamp_index(place + 1, n), c - low)]
     low = words.floor(c)
     place = words.whole(low)
-    weights = _keys_weights(words, c - low, cubic_a)
+    weights = keys_weights(words.real, c - low, cubic_a)
     places = [place + offset for offset in (-1, 0, 1, 2)]
     if exclude_outside:
         zero = words.real(0.0)
@@ -217,9 +217,11 @@ def _taps(
     return [(words.clamp_index(p, n), w) for p, w in zip(places, weights, strict=True)]
 
 
-def _keys_weights(words: Any, t: Any, a: float) -> list[Any]:
-    """Weights of the elements at -1, 0, 1, 2 for a point at t in [0, 1).    (Keys 1981, eq. 4)"""
-    real = words.real
+def keys_weights(real: Any, t: Any, a: float) -> list[Any]:
+    """Weights of the elements at -1, 0, 1, 2 for a point at t in [0, 1).    (Keys 1981, eq. 4)
+
+    real: makes a constant of the notation of a Python float.
+    """
     one = real(1.0)
 
     def near(d):

@@ -200,6 +200,8 @@ class Producers:
     def _affordable(self, p: Node, repeated: int) -> bool:
         """Work must not multiply: what is read several times an element must be cheap."""
         if p.name not in CHEAP and is_elementwise(p):
+        if p.is_a("costly"):
+            return not repeated
             guarded = any(
                 u.name in _BRANCHES for u in self.site.users(p.result) if u in self.inside
             )
@@ -220,7 +222,7 @@ class Producers:
                 again = not same
             else:
                 ways.add(("move", id(u)))
-                again = u.name in _REPEATS or u.operands.count(p.result) > 1
+                again = u.name in _REPEATS or u.is_a("rereads") or u.operands.count(p.result) > 1
             if before or again:
                 repeated = max(repeated, before, 1)
         if len(ways) > 1:

@@ -125,6 +125,9 @@ class _Probe(KernelBuilder):
     def load(self, buffer: Buffer, index: Any) -> PrimExpr:
         index = self.simplify(index)
         through, direct = self._depends(index)
+        # What a named value makes of a digit no equation shows: it must stay a digit of its own.
+        named = (v.name for v in tirx.analysis.undefined_vars(tirx.Evaluate(index), []))
+        self.report.used |= set().union(*(self._origin[n][1] for n in named if n in self._origin))
         if buffer.name.startswith("b"):
             self._record(buffer, index, through, is_store=False)
         return self._opaque(str(buffer.dtype), through | direct, set())

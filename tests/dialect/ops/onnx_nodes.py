@@ -29,6 +29,8 @@ class Node:
     reference_only: bool = False
 
 
+    opset: int = OPSET
+    ml: int = 3  # opset of ai.onnx.ml
 _errors = onnxruntime.capi.onnxruntime_pybind11_state
 REFUSALS = (  # a dtype or shape that onnxruntime has no kernel for
     _errors.NotImplemented, _errors.InvalidGraph, _errors.Fail, RuntimeError,
@@ -52,7 +54,7 @@ def _element_type(array: np.ndarray) -> int:
     return helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
-def _model(n: Node) -> onnx.ModelProto:
+def model_of(n: Node) -> onnx.ModelProto:
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(n.inputs)]
     inputs = [
         helper.make_tensor_value_info(name, _element_type(a), a.shape)
@@ -62,14 +64,16 @@ def _model(n: Node) -> onnx.ModelProto:
     outputs = [f"y{i}" for i in range(n.outputs)]
     made = helper.make_node(n.kind, names, outputs, domain=n.domain, **n.attributes)
     values = [onnx.ValueInfoProto(name=name) for name in outputs]
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 3)]
+    opsets = [helper.make_opsetid("", n.opset), helper.make_opsetid("ai.onnx.ml", n.ml)]
+    if n.domain not in ("", "ai.onnx.ml"):
+        opsets.append(helper.make_opsetid(n.domain, 1))
     graph = helper.make_graph([made], "oracle", inputs, values)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def expected(n: Node) -> list[np.ndarray]:
     """What onnxruntime makes of the node; where it has no kernel, onnx's reference."""
-    model = _model(n)
+    model = model_of(n)
     feeds = {f"x{i}": a for i, a in enumerate(n.inputs) if a is not None}
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -144,9 +148,25 @@ def _no_oracle_for_signed_shifts(arrays, attrs):
 
 @node("cast")
 def _cast(arrays, attrs):
-    to = helper.np_dtype_to_tensor_dtype(np.dtype(attrs["dtype"])) \
-        if attrs["dtype"] != "bfloat16" else TensorProto.BFLOAT16  # fmt: skip
-    return Node("Cast", list(arrays), {"to": to})
+    return Node("Cast", list(arrays), {"to": _tensor_type(attrs["dtype"])})
+
+
+def _tensor_type(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
+
+
+@node("narrow")
+def _narrow(arrays, attrs):
+    (x,) = arrays
+    if x.dtype.kind in "iub":
+        return None  # the reference evaluator rounds integers before it saturates them
+    words = {"to": _tensor_type(attrs["dtype"]), "saturate": int(attrs["saturate"])}
+    return Node("Cast", [x], {**words, "round_mode": attrs["rounding"]}, opset=25)
+
+
+@node("bitcast")
+def _bitcast(arrays, attrs):
+    return Node("BitCast", list(arrays), {"to": _tensor_type(attrs["dtype"])}, opset=26)
 
 
 @node("clip")

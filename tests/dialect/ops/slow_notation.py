@@ -126,6 +126,9 @@ class SlowNotation:
         return _index_like(_int(a) % _int(b), a, b)
 
     def clamp_index(self, i: Any, n: Any) -> V:
+    def let(self, v: V) -> V:
+        return v
+
         return V(max(min(_int(i), _int(n) - 1), 0), "int64")
 
     def add(self, a: V, b: V, rounding: str = "rtne") -> V:
@@ -197,6 +200,14 @@ class SlowNotation:
         if not self.guards and not _truth(condition):
             raise Fault(kind)
 
+
+    def fold(self, extents: Sequence[Any], start: Sequence[V], step: Any) -> tuple[V, ...]:
+        state = tuple(start)
+        for r in itertools.product(*(range(_int(n)) for n in extents)):
+            made = tuple(step(r, *state))
+            assert [v.dtype for v in made] == [v.dtype for v in state]
+            state = made
+        return state
 
 def _raw(v: Any) -> Any:
     return v.value if isinstance(v, V) else v
