@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 from cuvilc.diagnostics import define, fail
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter
@@ -109,13 +109,16 @@ class Target(TypedDict):
 
 
 class Symbol(TypedDict):
-    """Inclusive range; `hi` None when unbounded. Read from axis `axis` of input number `input`."""
+    """Inclusive range; `hi` None when unbounded. Read from axis `axis` of input number `input`, or
+    `computed` while the model runs.
+    """
 
     name: str
     lo: int
     hi: int | None
-    input: int
-    axis: int
+    input: NotRequired[int]
+    axis: NotRequired[int]
+    computed: NotRequired[bool]
 
 
 class Port(TypedDict):
@@ -145,11 +148,18 @@ class ArenaBuffer(TypedDict):
     bytes: int | str
 
 
+class HeapBuffer(TypedDict):
+    slot: int
+    offset: int | str
+    bytes: int | str
+
+
 class Memory(TypedDict):
     arena_bytes: int | str
     weights_bytes: NotRequired[int]
     scratch_bytes: list[int | str]
     buffers: list[ArenaBuffer]
+    heap: NotRequired[list[HeapBuffer]]
 
 
 class WeightsInfo(TypedDict):
@@ -193,6 +203,11 @@ class Metadata(TypedDict):
     weights: NotRequired[WeightsInfo]
     files: NotRequired[dict[str, FileInfo]]
     vectors: NotRequired[VectorsInfo]
+
+
+def input_symbols(metadata: Mapping[str, Any]) -> list[Symbol]:
+    """The symbols that the inputs' shapes give, without those that are computed."""
+    return [s for s in metadata["symbols"] if not s.get("computed")]
 
 
 def canonical(metadata: Mapping[str, Any]) -> bytes:

@@ -63,14 +63,14 @@ def bench(
       cuvilc bench net.cuvil --profile          which kernels the time goes to
       cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
-    from cuvilc.artifact import validate  # noqa: PLC0415
+    from cuvilc.artifact import input_symbols, validate  # noqa: PLC0415
     from cuvilc.open_package import open_package  # noqa: PLC0415
 
     out = Output(json, quiet)
     given = read_sizes(dim)
     model = open_package(package, threads=threads)
     validate(model.metadata)  # to run a package takes its library alone, the figures take these too
-    check_sizes(given, model.metadata["symbols"])
+    check_sizes(given, input_symbols(model.metadata))
     sizes, feeds = accepted(model, given)
     result = _measured(package, model, sizes, feeds, seconds)
     result["kernels"] = kernel_times(model, feeds, sizes) if profile else []
@@ -111,10 +111,11 @@ def accepted(model: Any, given: dict[str, int]) -> tuple[dict[str, int], Any]:
     Integers may have to be smaller than a table, images larger than a window; the error of the last
     try says what is wrong otherwise.
     """
+    from cuvilc.artifact import input_symbols  # noqa: PLC0415
     from cuvilc.verify import random_inputs  # noqa: PLC0415
 
     problem: CuvilError | None = None
-    for sizes, below in _trials(model.metadata["symbols"], given):
+    for sizes, below in _trials(input_symbols(model.metadata), given):
         feeds = random_inputs(model.metadata, sizes, 0, below)
         try:
             model.run(feeds)

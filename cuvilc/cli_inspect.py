@@ -56,8 +56,10 @@ def _head(report: dict[str, Any]) -> list[str]:
     for role in ("inputs", "outputs"):
         lines += [f"  {role[:-1]:<9}{p['name']}: {port_text(p)}" for p in m[role]]
     for s in m["symbols"]:
-        source = f"axis {s['axis']} of {m['inputs'][s['input']]['name']}"
-        lines.append(f"  size     {s['name']} = {range_text(s['lo'], s['hi'])}, read from {source}")
+        source = "computed by the run"
+        if not s.get("computed"):
+            source = f"read from axis {s['axis']} of {m['inputs'][s['input']]['name']}"
+        lines.append(f"  size     {s['name']} = {range_text(s['lo'], s['hi'])}, {source}")
     for number, level in enumerate(target["levels"]):
         kind = f"{target['kind']:<4}" if number == 0 else "    "
         lines.append(f"  {'target' if number == 0 else '':<9}{kind} {level['name']}")

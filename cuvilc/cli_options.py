@@ -6,11 +6,14 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cuvilc.diagnostics import CuvilError, define, fail
+
+if TYPE_CHECKING:
+    from cuvilc.artifact import Symbol
 
 BAD_OPTION = define(
     "CUV901",
@@ -109,15 +112,15 @@ def read_sizes(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def check_sizes(sizes: dict[str, int], symbols: Sequence[dict[str, object]]) -> None:
+def check_sizes(sizes: dict[str, int], symbols: Sequence[Symbol]) -> None:
     """Every given size is a symbol of the package, and within its range. CUV901."""
-    known = {str(s["name"]): s for s in symbols}
+    known = {s["name"]: s for s in symbols}
     for name, size in sizes.items():
         if name not in known:
             names = f"its open sizes: {', '.join(known)}" if known else "it has no open sizes"
             raise fail(BAD_OPTION, f"the package has no size `{name}`", help=names)
         lo, hi = known[name]["lo"], known[name]["hi"]
-        if size < lo or (hi is not None and size > hi):  # type: ignore[operator]
+        if size < lo or (hi is not None and size > hi):
             allowed = f"{lo}..{'' if hi is None else hi}"
             raise fail(BAD_OPTION, f"`--dim {name}={size}` is outside the range {allowed}")
 

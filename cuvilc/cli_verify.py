@@ -43,13 +43,13 @@ def verify(
       cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
     """
     from cuvilc import verify as checks  # noqa: PLC0415
-    from cuvilc.artifact import read_package  # noqa: PLC0415
+    from cuvilc.artifact import input_symbols, read_package  # noqa: PLC0415
 
     out = Output(json, quiet)
     sizes = read_sizes(dim)
     if sizes and against is None:
         raise fail(BAD_OPTION, "--dim chooses sizes for --against, which is not given")
-    check_sizes(sizes, read_package(package).metadata["symbols"])  # type: ignore[arg-type]
+    check_sizes(sizes, input_symbols(read_package(package).metadata))
     result = checks.verify_package(package)
     if against is not None:
         compared = checks.verify_against(package, against, sizes)

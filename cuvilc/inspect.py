@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cuvilc.artifact import Package, read_package
+from cuvilc.artifact import Package, input_symbols, read_package
 from cuvilc.diagnostics import CuvilError
-from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.dialect.dims import evaluate, parse, symbols
 
 
 def load(path: Path) -> Package:
@@ -56,12 +56,16 @@ def kernel_rows(metadata: Any, sizes: Mapping[str, int]) -> list[KernelRow]:
 
 
 def amount(text: int | str, sizes: Mapping[str, int]) -> int:
-    """An amount of the metadata at these sizes; CPU levels may differ, the best one counts."""
-    return evaluate(parse(str(text)), {"cpu_level": 0, **sizes})
+    """An amount of the metadata at these sizes; CPU levels may differ, the best one counts.
+
+    Sizes that only a run can tell count as 1.
+    """
+    dim = parse(str(text))
+    return evaluate(dim, dict.fromkeys(symbols(dim), 1) | {"cpu_level": 0, **sizes})
 
 
 def smallest_sizes(metadata: Any) -> dict[str, int]:
-    return {s["name"]: max(s["lo"], 1) for s in metadata["symbols"]}
+    return {s["name"]: max(s["lo"], 1) for s in input_symbols(metadata)}
 
 
 def report(package: Package) -> dict[str, Any]:

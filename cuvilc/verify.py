@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.artifact import Package, read_package
+from cuvilc.artifact import Package, input_symbols, read_package
 from cuvilc.codes_runtime import (
     EXTRA_MISSING,
     NOT_VERIFIED,
@@ -211,7 +211,7 @@ def case_sizes(
     metadata: Any, number: int, dims: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], int]]:
     """Sizes to try for case `number`, each with the limit of random integers."""
-    symbols = metadata["symbols"]
+    symbols = input_symbols(metadata)
     batches = {s["name"] for s in symbols if s["axis"] == 0}
     if number == 0:
         smallest = {s["name"]: max(s["lo"], 1) for s in symbols}

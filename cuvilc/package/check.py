@@ -15,6 +15,7 @@ def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]
     """Every number in `plan` names something, every weight and CPU feature exists; else CUV511."""
     faults = [
         *_symbol_faults(plan),
+        *_computed_faults(plan),
         *_port_faults(plan, plan.inputs, BufferKind.INPUT, "input"),
         *_port_faults(plan, plan.outputs, BufferKind.OUTPUT, "output"),
         *(f for i, b in enumerate(plan.buffers) for f in _buffer_faults(plan, i, b, weight_keys)),
@@ -30,12 +31,6 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
     names = [s.name for s in plan.symbols]
     if len(set(names)) < len(names):
         yield "a symbol is declared twice"
-    bound = [s.target for s in plan.steps if s.kind == StepKind.BIND]
-    computed = [i for i, s in enumerate(plan.symbols) if s.computed]
-    if computed != list(range(len(names) - len(computed), len(names))):
-        yield "a computed symbol stands before one that is read from an input"
-    elif [i for i in dict.fromkeys(bound) if i in computed] != computed:
-        yield "the computed symbols are not in the order in which the program binds them first"
     for s in plan.symbols:
         if s.computed:
             if s.axis != 0:
@@ -46,6 +41,25 @@ def _symbol_faults(plan: Plan) -> Iterator[str]:
             yield f"symbol `{s.name}` is not axis {s.axis} of input {s.input}"
         if s.hi is not None and s.hi < s.lo:
             yield f"symbol `{s.name}` has the empty range {s.lo}..{s.hi}"
+
+
+def _computed_faults(plan: Plan) -> Iterator[str]:
+    """The order of the computed symbols, and sizes that must be known before the run."""
+    computed = [i for i, s in enumerate(plan.symbols) if s.computed]
+    bound = dict.fromkeys(s.target for s in plan.steps if s.kind == StepKind.BIND)
+    if computed != list(range(len(plan.symbols) - len(computed), len(plan.symbols))):
+        yield "a computed symbol stands before one that is read from an input"
+    elif [i for i in bound if i in computed] != computed:
+        yield "the computed symbols are not in the order in which the program binds them first"
+    names = {plan.symbols[i].name for i in computed}
+    sizes = [("the arena", plan.arena_bytes)]
+    sizes += [(f"input `{p.name}`", d) for p in plan.inputs for d in p.dims]
+    for i, buffer in enumerate(plan.buffers):
+        if buffer.kind in (BufferKind.INPUT, BufferKind.WEIGHT):
+            sizes.append((f"buffer {i}", buffer.bytes))
+    for what, size in sizes:
+        if names & dims.symbols(size):
+            yield f"{what} has a computed size: {size}"
 
 
 def _port_faults(plan: Plan, ports: list[Port], kind: BufferKind, word: str) -> Iterator[str]:

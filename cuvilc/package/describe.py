@@ -12,7 +12,7 @@ from cuvilc import artifact
 from cuvilc.dialect import dims
 from cuvilc.dialect.dims import Dim
 from cuvilc.package import image_format as form
-from cuvilc.package.plan import BufferKind, Plan, Port, Step, StepKind
+from cuvilc.package.plan import BufferKind, Plan, Port, Step, StepKind, Symbol
 
 Ranges = Mapping[str, tuple[int, int | None]]
 
@@ -35,7 +35,7 @@ def describe(
     kernels: Mapping[str, KernelFacts],
     adapters: Sequence[dict[str, object]] = (),
 ) -> artifact.Metadata:
-    """Metadata of schema 1.0, complete but for what writing the package finds out."""
+    """Metadata of schema 1.1, complete but for what writing the package finds out."""
     ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
     return {
         "schema_version": artifact.SCHEMA_VERSION,
@@ -46,10 +46,7 @@ def describe(
             "levels": [{"name": x.name, "features": list(x.features)} for x in plan.levels],
             "image_version": form.VERSION,
         },
-        "symbols": [
-            {"name": s.name, "lo": s.lo, "hi": s.hi, "input": s.input, "axis": s.axis}
-            for s in plan.symbols
-        ],
+        "symbols": [_symbol(s) for s in plan.symbols],
         "inputs": [_port(p, ranges) for p in plan.inputs],
         "outputs": [_port(p, ranges) for p in plan.outputs],
         "adapters": list(adapters),
@@ -60,6 +57,12 @@ def describe(
 
 def _text(dim: Dim | str) -> int | str:
     return dim if isinstance(dim, int) else str(dim)
+
+
+def _symbol(s: Symbol) -> artifact.Symbol:
+    if s.computed:
+        return {"name": s.name, "lo": s.lo, "hi": s.hi, "computed": True}
+    return {"name": s.name, "lo": s.lo, "hi": s.hi, "input": s.input, "axis": s.axis}
 
 
 def _port(port: Port, ranges: Ranges) -> artifact.Port:
@@ -109,7 +112,12 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 def _memory(plan: Plan) -> artifact.Memory:
     scratch = [_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
-    return {
+    heap: list[artifact.HeapBuffer] = [
+        {"slot": b.place[0], "offset": _text(b.place[1]), "bytes": _text(b.bytes)}
+        for b in plan.buffers
+        if isinstance(b.place, tuple)
+    ]
+    memory: artifact.Memory = {
         "arena_bytes": _text(plan.arena_bytes),
         "scratch_bytes": list(dict.fromkeys(scratch)),
         "buffers": [
@@ -118,3 +126,6 @@ def _memory(plan: Plan) -> artifact.Memory:
             if b.kind == BufferKind.ARENA and not isinstance(b.place, tuple)
         ],
     }
+    if heap:
+        memory["heap"] = heap
+    return memory

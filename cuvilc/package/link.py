@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.codes import COMPILER_FAILED, DISK_FULL, LINK_FAILED
-from cuvilc.package.plan import Plan, kernel_symbol
+from cuvilc.package.plan import Plan
 from cuvilc.package.runtime_source import RuntimeSource
 from cuvilc.package.toolchain import Toolchain, run
 
@@ -85,7 +85,7 @@ def link_library(
 ) -> None:
     """Write the shared library `destination`: same inputs, same bytes, wherever it is linked.
 
-    `kernels` define `kernel_symbol(k, i)` for every kernel and level of `plan`. Only cuvil_* is
+    `kernels` define `plan.code_symbol(k, i)` for every kernel and level. Only cuvil_* is
     exported. Raises CUV504 with the linker's message, OSError when a file cannot be written.
     """
     with TemporaryDirectory(prefix=".link-", dir=destination.parent) as directory:
@@ -114,7 +114,7 @@ def _object_file(place: Path, name: str, content: Object) -> str:
 
 def kernel_table(plan: Plan) -> str:
     """Assembly of cuvil_kernel_table and cuvil_kernel_count, for any 64-bit ELF target."""
-    symbols = [kernel_symbol(k, i) for i in range(len(plan.levels)) for k in plan.kernels]
+    symbols = [plan.code_symbol(k, i) for i in range(len(plan.levels)) for k in plan.kernels]
     return "\n".join(
         [
             '\t.section .data.rel.ro,"aw",%progbits',

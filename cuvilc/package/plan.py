@@ -110,7 +110,7 @@ class Step:
 @dataclass
 class Plan:
     """A whole model. `kernels[i]` is the symbol of kernel i; per level the objects define
-    `kernel_symbol(name, i)`.
+    `kernel_symbol(name, i)`, where `code_levels` does not name another level for it.
     """
 
     symbols: list[Symbol] = field(default_factory=list)
@@ -121,6 +121,12 @@ class Plan:
     kernels: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     arena_bytes: Dim = 0
+    code_levels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def code_symbol(self, kernel: str, level: int) -> str:
+        """The symbol of the code that a level runs."""
+        levels = self.code_levels.get(kernel, ())
+        return kernel_symbol(kernel, levels[level] if levels else level)
 
 
 def kernel_symbol(kernel: str, level: int) -> str:

@@ -21,7 +21,7 @@ from cuvilc.package.destination import check_destination, os_errors, replace, si
 from cuvilc.package.elf import ElfError, begin_segment, dependencies, end_segment, function_sizes
 from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.link import Object, link_library, runtime_objects
-from cuvilc.package.plan import Plan, kernel_symbol
+from cuvilc.package.plan import Plan
 from cuvilc.package.runtime_source import RuntimeSource, feature_bits, find_runtime
 from cuvilc.package.toolchain import Toolchain, find_toolchain
 from cuvilc.package.vectors import Vectors, write_vectors_file
@@ -94,7 +94,7 @@ def _measured(metadata: Metadata, plan: Plan, objects: Sequence[Object], library
         {
             **kernel,
             "code_bytes": {
-                x.name: sizes.get(kernel_symbol(kernel["name"], i), 0) for i, x in levels
+                x.name: sizes.get(plan.code_symbol(kernel["name"], i), 0) for i, x in levels
             },
         }
         for kernel in metadata["kernels"]

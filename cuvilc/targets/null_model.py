@@ -126,7 +126,7 @@ class InterpretedModel:
         """Nothing to free; here so that callers need not ask what kind of model this is."""
 
     def _run(self, feeds: Mapping[str, Any], interpreter: Interpreter) -> dict[str, np.ndarray]:
-        arrays = check_feeds(self.inputs, feeds, self.metadata["symbols"], self.place)
+        arrays = check_feeds(self.inputs, feeds, artifact.input_symbols(self.metadata), self.place)
         with self.program:
             main = self.program.function("main")
             try:

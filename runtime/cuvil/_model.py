@@ -172,19 +172,19 @@ class Model:
             self._check_names(feeds, self.inputs, "input")
         if status := library.infer_shapes(handle):
             self._fail(f"CUV{status}", self._message())
-        arrays: list[np.ndarray | None] = []
+        targets: list[np.ndarray | None] = []
         for i, port in enumerate(self.outputs):
-            array = port.target(out[port.name]) if port.name in out else self._empty(context, i)
-            tensor = None if array is None else context.tensor(len(kept) + i, array)
+            target = port.target(out[port.name]) if port.name in out else self._empty(context, i)
+            tensor = None if target is None else context.tensor(len(kept) + i, target)
             if status := library.set_output(handle, i, tensor):
                 port.fail(f"CUV{status}", self._message())
-            arrays.append(array)
+            targets.append(target)
         self._check_names(out, self.outputs, "output")
         if status := library.run(handle):
             self._fail(f"CUV{status}", self._message())
         return {
-            port.name: self._copy(context, i) if array is None else array
-            for i, (port, array) in enumerate(zip(self.outputs, arrays, strict=True))
+            port.name: self._copy(context, i) if target is None else target
+            for i, (port, target) in enumerate(zip(self.outputs, targets, strict=True))
         }
 
     def _output(self, context: Context, i: int) -> Tensor:

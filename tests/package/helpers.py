@@ -57,6 +57,68 @@ int32_t {symbol}(void *const *b, const int64_t *s, int64_t begin, int64_t end, v
 """
 
 
+def pick_plan() -> Plan:
+    """places = indices of what is not 0 in x: int64[n], by way of a heap slot; y = places."""
+    n, count = symbol("n"), symbol("count")
+    return Plan(
+        symbols=[Symbol("n", input=0, axis=0), Symbol("count", hi=1000)],
+        inputs=[Port("x", "int64", (n,), 0)],
+        outputs=[Port("y", "int64", (count,), 1)],
+        buffers=[
+            Buffer(BufferKind.INPUT, n * 8, 0),
+            Buffer(BufferKind.OUTPUT, count * 8, 0),
+            Buffer(BufferKind.HEAP, count * 8, (0, n * 8)),
+            Buffer(BufferKind.HEAP, n * 8, (0, 0)),
+            Buffer(BufferKind.ARENA, 8, 0),
+        ],
+        steps=[
+            Step(StepKind.KERNEL, 0, (0, 3, 4), (n,), 1, name="pick", layer="/NonZero"),
+            Step(StepKind.BIND, 1, (4,), (0,), layer="/NonZero"),
+            Step(StepKind.BRANCH, 5, scalars=(count,)),
+            Step(StepKind.KERNEL, 1, (3, 2), (count,), 1, name="move", layer="/Move"),
+            Step(StepKind.COPY, buffers=(2, 1)),
+        ],
+        kernels=["pick", "move"],
+        levels=[Level("base", ())],
+        arena_bytes=8,
+    )
+
+
+def pick_metadata() -> Metadata:
+    kernels = {"pick": KernelFacts("fallback"), "move": KernelFacts("fallback", symbol("count"))}
+    return describe(
+        pick_plan(),
+        model=scale_metadata()["model"],
+        compiler=scale_metadata()["compiler"],
+        target_kind="x86",
+        kernels=kernels,
+    )
+
+
+_PICK = """
+#include <stdint.h>
+int32_t pick__L0(void *const *b, const int64_t *s, int64_t begin, int64_t end, void *scratch)
+{
+    int64_t *count = b[2];
+    *count = 0;
+    for (int64_t i = 0; i < s[0]; i++)
+        if (((int64_t *)b[0])[i] != 0)
+            ((int64_t *)b[1])[(*count)++] = i;
+    return 0;
+}
+int32_t move__L0(void *const *b, const int64_t *s, int64_t begin, int64_t end, void *scratch)
+{
+    for (int64_t i = 0; i < s[0]; i++)
+        ((int64_t *)b[1])[i] = ((int64_t *)b[0])[i];
+    return 0;
+}
+"""
+
+
+def pick_object() -> bytes:
+    return compile_c(_PICK)
+
+
 @lru_cache
 def compile_c(source: str) -> bytes:
     """The object file of a C source."""

@@ -15,11 +15,19 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
 
-from cuvilc.artifact import SCHEMA_VERSION, canonical, read_package, schema, validate
+from cuvilc.artifact import (
+    SCHEMA_VERSION,
+    canonical,
+    input_symbols,
+    read_package,
+    schema,
+    validate,
+)
 from cuvilc.diagnostics import CODES, CuvilError
 from cuvilc.package.write import write_package
 
 from .helpers import (
+    pick_metadata,
     scale_metadata,
     scale_object,
     scale_plan,
@@ -66,7 +74,32 @@ def test_old_metadata_still_loads(fixture: Path) -> None:
 
 
 def test_there_are_fixtures() -> None:
-    assert "2026-11-29-v1.0" in [p.stem for p in FIXTURES]
+    assert {"2026-11-29-v1.0", "2026-11-29-v1.1"} <= {p.stem for p in FIXTURES}
+
+
+def test_computed_symbols_are_marked() -> None:
+    metadata = pick_metadata()
+    assert metadata["symbols"] == [
+        {"name": "n", "lo": 0, "hi": None, "input": 0, "axis": 0},
+        {"name": "count", "lo": 0, "hi": 1000, "computed": True},
+    ]
+    assert [s["name"] for s in input_symbols(metadata)] == ["n"]
+    assert metadata["outputs"][0]["dims"] == ["count"]
+    assert metadata["memory"]["heap"] == [
+        {"slot": 0, "offset": "8*n", "bytes": "8*count"},
+        {"slot": 0, "offset": 0, "bytes": "8*n"},
+    ]
+
+
+@pytest.mark.parametrize("field", ["input", "axis", "computed"])
+def test_a_symbol_is_read_or_computed(field: str) -> None:
+    [fixture] = [p for p in FIXTURES if p.stem.endswith("v1.1")]
+    metadata = json.loads(fixture.read_bytes())
+    validate(metadata)
+    for symbol in metadata["symbols"]:
+        symbol.pop(field, None)
+    with pytest.raises(CuvilError, match=r"CUV522"):
+        validate(metadata)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -16,7 +16,16 @@ from cuvilc.package.runtime_source import find_runtime
 from cuvilc.package.toolchain import Toolchain
 from cuvilc.package.write import write_package
 
-from .helpers import scale_metadata, scale_object, scale_plan, scale_vectors, scale_weights
+from .helpers import (
+    pick_metadata,
+    pick_object,
+    pick_plan,
+    scale_metadata,
+    scale_object,
+    scale_plan,
+    scale_vectors,
+    scale_weights,
+)
 
 RUNTIME = Path(__file__).parents[2] / "runtime"
 LEVELS = (Level("fancy", ("avx2", "fma")), Level("plain", ()))
@@ -62,6 +71,16 @@ def test_a_model_without_kernels(tmp_path: Path, cuvil: Any) -> None:
     write_package(plan, [], scale_weights(), scale_metadata(plan), tmp_path / "a.cuvil")
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.testing.assert_array_equal(cuvil.load(tmp_path / "a.cuvil").run({"x": x})["y"], x)
+
+
+def test_a_size_that_only_the_run_knows(tmp_path: Path, cuvil: Any) -> None:
+    write_package(pick_plan(), [pick_object()], {}, pick_metadata(), tmp_path / "a.cuvil")
+    model = cuvil.load(tmp_path / "a.cuvil")
+    for size in (5, 900, 0, 7):
+        x = np.arange(size) % 3
+        np.testing.assert_array_equal(model(x), np.flatnonzero(x))
+    with pytest.raises(cuvil.CuvilError, match=r"`count` is 1001, must be 0..1000"):
+        model(np.ones(1001, np.int64))
 
 
 def test_ranges_reach_the_runtime(package: Path, cuvil: Any) -> None:

@@ -27,7 +27,7 @@ from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
 from cuvilc.package.weights import AHEAD_BYTES, LazyWeight, Weights, WeightsAhead
 
-from .helpers import scale_plan, scale_weights
+from .helpers import pick_plan, scale_plan, scale_weights
 
 HEADER_FILE = Path(__file__).parents[2] / "runtime" / "src" / "image.h"
 FEATURES = {"sse3": 0, "avx2": 5}
@@ -108,6 +108,20 @@ def test_round_trip() -> None:
         "equal weights once, unused never"
     )
     assert image.raw[1] == hashlib.sha256(image.raw[11]).hexdigest().encode() + b"\0"
+
+
+def test_computed_symbols_and_heap_places() -> None:
+    image = Image(write(pick_plan(), {}))
+    assert [row[1:] for row in image.rows[3]] == [
+        (0, 0, 0, 0, 2**63 - 1), (0xFFFFFFFF, 0, 0, 0, 1000),
+    ]  # fmt: skip
+    kinds, sizes, places = zip(*image.rows[8], strict=True)
+    assert kinds == (2, 3, 4, 4, 0)
+    assert [image.value(size, 3, 5) for size in sizes] == [24, 40, 40, 24, 8]
+    assert [(p & 0xFFFFFFFF, image.value(p >> 32, 3, 5)) for p in places[2:4]] == [(0, 24), (0, 0)]
+    bind, branch = image.rows[9][1:3]
+    assert (bind[0], bind[1], bind[3], bind[5]) == (6, 1, 1, 1)
+    assert (branch[0], branch[1], branch[3], branch[5]) == (3, 5, 0, 1)
 
 
 def test_the_image_may_start_anywhere_in_the_file() -> None:
@@ -215,6 +229,42 @@ BAD_PLANS: list[tuple[str, dict[str, Any]]] = [
 def test_a_bad_plan_is_refused(fault: str, change: dict[str, Any]) -> None:
     with pytest.raises(CuvilError, match=f"CUV511[^|]*{re.escape(fault)}"):
         write(dataclasses.replace(scale_plan(), **change), scale_weights())
+
+
+BIND = Step(StepKind.BIND, 1, scalars=(0,))
+BAD_COMPUTED: list[tuple[str, dict[str, Any]]] = [
+    ("stands before one that is read", {"symbols": [Symbol("count"), Symbol("n", 0, 0)]}),
+    ("binds symbol 0, which is not computed", {"steps": [dataclasses.replace(BIND, target=0)]}),
+    ("binds symbol 2, which is not computed", {"steps": [dataclasses.replace(BIND, target=2)]}),
+    ("not in the order in which", {"steps": [Step(StepKind.JUMP)]}),
+    (
+        "not in the order in which",
+        {
+            "symbols": [Symbol("n", 0, 0), Symbol("count"), Symbol("more")],
+            "steps": [dataclasses.replace(BIND, target=2), BIND],
+        },
+    ),
+    ("`count` has the axis 1", {"symbols": [Symbol("n", 0, 0), Symbol("count", axis=1)]}),
+    ("has 0 scalars, not one", {"steps": [dataclasses.replace(BIND, scalars=())]}),
+    ("has 2 buffers", {"steps": [dataclasses.replace(BIND, buffers=(4, 4))]}),
+    ("has 0 scalars, not one", {"steps": [BIND, Step(StepKind.BRANCH)]}),
+    ("has no place in a heap slot: 0", {"buffers": [Buffer(BufferKind.HEAP, 8, 0)]}),
+    ("has no place in a heap slot: (1, 0)", {"buffers": [Buffer(BufferKind.HEAP, 8, (1, 0))]}),
+    ("in a heap slot and is of kind arena", {"buffers": [Buffer(BufferKind.ARENA, 8, (0, 0))]}),
+    ("the arena has a computed size", {"arena_bytes": symbol("count")}),
+    ("buffer 0 has a computed size", {"buffers": [Buffer(BufferKind.INPUT, symbol("count"), 0)]}),
+    ("input `x` has a computed size", {"inputs": [Port("x", "int64", (symbol("count"),), 0)]}),
+]
+
+
+@pytest.mark.parametrize(("fault", "change"), BAD_COMPUTED)
+def test_a_bad_plan_of_computed_sizes_is_refused(fault: str, change: dict[str, Any]) -> None:
+    """All faults are listed, so that one fault may bring others."""
+    plan = dataclasses.replace(pick_plan(), **change)
+    with pytest.raises(CuvilError) as caught:
+        check_plan(plan, {}, FEATURES)
+    [diagnostic] = caught.value.diagnostics
+    assert any(fault in text for text in (diagnostic.message, *diagnostic.notes))
 
 
 @pytest.mark.parametrize(
