@@ -20,7 +20,7 @@ Notation):
         An operand is an accessor: x[i0, i1] loads, x.at(i) loads with NumPy broadcasting, x.shape,
         x.dtype. Values add, subtract, multiply with operators; everything else through k (k.max,
         k.exp, k.select, k.const(1.0, x.dtype), …). An index out of range is never loaded:
-        k.guard(condition, lambda: x[…], 0.0). What is used more than once gets a name: k.let(value).
+        k.guard(condition, lambda: x[…], 0.0). What is used more than once gets a name by k.let;
         k.fold(extents, start, step) is a loop over a state.
     domain(k, *operands, **attrs)             extents of the reduction axes, and with it
     term(k, i, r, *operands, **attrs)         the term at output index i and reduction index r,

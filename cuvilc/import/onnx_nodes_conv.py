@@ -127,9 +127,8 @@ def conv_transpose(n: Node) -> ir.Value:
 
 @importer("MaxPool")
 def max_pool(n: Node) -> Any:
-    if n.wants(1):
-        return _max_pool_with_indices(n)
-    return max_pooled(n, n[0])
+    pooled = max_pooled(n, n[0])
+    return [pooled, _places(n)] if n.wants(1) else pooled
 
 
 def max_pooled(n: Node, x: ir.Value) -> ir.Value:
@@ -145,8 +144,16 @@ def _lowest(dtype: str) -> float:
     return -math.inf if dtype in FLOATS else int(np.iinfo(dtype).min)
 
 
-def _max_pool_with_indices(n: Node) -> Any:
-    raise ShapeError("the positions of the maxima (output `Indices`) are not supported")
+def _places(n: Node) -> ir.Value:
+    """Where MaxPool's maxima lie."""
+    kernel = n.ints("kernel_shape") or ()
+    facts = window(n, kernel, n.shape(0)[2:])
+    if not all(isinstance(p, int) and p >= 0 for p in (*facts["pads_begin"], *facts["pads_end"])):
+        raise ShapeError("positions (output `Indices`) need pads that are known")
+    return ai(
+        "max_pool_index", n[0], kernel=kernel, ceil_mode=bool(n.attr("ceil_mode", 0)),
+        by_columns=bool(n.attr("storage_order", 0)), **facts,
+    )  # fmt: skip
 
 
 @importer("AveragePool")

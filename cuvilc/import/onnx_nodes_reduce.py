@@ -149,12 +149,12 @@ def divided_by_norm(x: ir.Value, norm: ir.Value) -> ir.Value:
     return ai("elemwise_div", x, ai("where", zero, scalar(1.0, norm), norm))
 
 
-@importer("CumSum")
-def cumsum(n: Node) -> ir.Value:
+@importer("CumSum", "CumProd")
+def cumulated(n: Node) -> ir.Value:
     at = int(n.number(1, "the axis is"))
     at += len(n.shape(0)) if at < 0 else 0
     return ai(
-        "cumsum",
+        n.op.lower(),
         n[0],
         axis=at,
         exclusive=bool(n.attr("exclusive", 0)),

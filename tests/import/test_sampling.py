@@ -98,3 +98,21 @@ def test_max_unpool_into_more(tmp_path):
     inputs = [x, places, ints(1, 2, 5, 7)]
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     agree(tmp_path, Node("MaxUnpool", inputs, attributes, reference_only=True), constants=(2,))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_positions_of_maxima(tmp_path, spatial, ceil_mode, order):
+    attributes = {
+        "kernel_shape": [3, 2, 2][:spatial], "strides": [2, 1, 2][:spatial],
+        "pads": [1, 0, 1][:spatial] * 2, "ceil_mode": ceil_mode,
+        "dilations": [1, 2, 1][:spatial], "storage_order": order if spatial > 1 else 0,
+    }  # fmt: skip
+    x = normal(2, 3, *(6, 5, 7)[:spatial])
+    agree(tmp_path, Node("MaxPool", [x], attributes, outputs=2))
+
+
+def test_positions_of_equal_maxima(tmp_path):
+    x = RNG.integers(0, 2, (1, 2, 6, 6)).astype(np.int8)
+    agree(tmp_path, Node("MaxPool", [x], {"kernel_shape": [3, 3]}, outputs=2))

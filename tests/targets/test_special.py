@@ -98,12 +98,13 @@ def test_scatter_out_of_range_is_a_fault(index):
 # ---- running sums
 
 
+@pytest.mark.parametrize("name", ["ai.cumsum", "ai.cumprod"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 @on_chips
-def test_cumsum(axis, exclusive, reverse, chip):
+def test_running(name, axis, exclusive, reverse, chip):
     attrs = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
-    program = program_of([tensor("3,n,m")], lambda x: ir.build("ai.cumsum", x, **attrs))
+    program = program_of([tensor("3,n,m")], lambda x: ir.build(name, x, **attrs))
     sizes = [{"n": n, "m": m} for n, m in ((1, 1), (5, 37), (9, 16), (0, 3), (3, 0), (2, 1100))]
     check(program, chip, special_cumsum.schedule, sizes)
 

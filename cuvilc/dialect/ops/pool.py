@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect.op import Tensor, op, sample
-from cuvilc.dialect.ops._index import guarded
+from cuvilc.dialect.ops._index import all_of, flatten, guarded
 from cuvilc.dialect.ops._rules import need, need_float, need_length, need_number, need_positive
 from cuvilc.dialect.ops._windows import (
     cells_inside,
@@ -104,6 +104,81 @@ class MaxPool:
         *_SAMPLES,
         sample("int8[1,2,4,4]", kernel=(2, 2), low=-128, high=-1, **_PLAIN),
     )
+
+
+@op("ai.max_pool_index", traits=("injective", "costly", "rereads"))
+class MaxPoolIndex:
+    """Where in x the greatest element of each window lies: of equal ones the first; int64.
+
+    x [N, C, n..]; the number counts x's elements in row-major order, by_columns with the first
+    spatial axis fastest within each image. NaN is greater than all numbers.
+    """
+
+    x: Tensor
+    kernel: tuple
+    strides: tuple
+    pads_begin: tuple
+    pads_end: tuple
+    dilations: tuple
+    ceil_mode: bool = False
+    by_columns: bool = False
+
+    def shape(x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, by_columns):
+        need_number(x)
+        pooled = _pooled_type(x, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
+        return TensorType(pooled.shape, "int64")
+
+    def reference(x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, by_columns):
+        counts = _counts(x, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
+        places = np.arange(x.size).reshape(x.shape)
+        if by_columns:
+            turned = (*x.shape[:2], *x.shape[:1:-1])
+            places = places.reshape(turned).transpose(0, 1, *range(x.ndim - 1, 1, -1))
+        least_of = least(x.dtype)
+        cells = windows(x, counts, kernel, strides, pads_begin, dilations, least_of)
+        numbers = windows(places, counts, kernel, strides, pads_begin, dilations, -1)
+        best = np.full((*x.shape[:2], *counts), least_of, x.dtype)
+        y = np.full(best.shape, -1)
+        for (_, value), (_, number) in zip(cells, numbers, strict=True):
+            nan = (value != value) & (best == best)
+            better = (number >= 0) & ((y < 0) | (value > best) | nan)
+            best, y = np.where(better, value, best), np.where(better, number, y)
+        return y
+
+    def element(
+        k, i, x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, by_columns
+    ):
+        fill, nothing = k.const(least(numpy_dtype(x.dtype)), x.dtype), k.const(-1, "int64")
+        order = list(range(2, len(x.shape)))
+        order = [0, 1, *(reversed(order) if by_columns else order)]
+
+        def step(r, best, number):
+            where, conditions = window_index(
+                k, i[2:], r, x.shape[2:], strides, pads_begin, pads_end, dilations, ceil_mode
+            )
+            index = (*i[:2], *where)
+            value = k.let(guarded(k, conditions, lambda: x[index], fill))
+            better = k.either(k.gt(value, best), k.eq(number, nothing))
+            if x.dtype.startswith("float"):
+                better = k.either(better, k.both(k.isnan(value), k.invert(k.isnan(best))))
+            inside = all_of(k, conditions)
+            better = better if inside is None else k.both(better, inside)
+            better = k.let(better)
+            here = flatten([index[a] for a in order], [x.shape[a] for a in order])
+            here = k.value_of_index(here, "int64")
+            return k.select(better, value, best), k.select(better, here, number)
+
+        return k.fold(kernel, (fill, nothing), step)[1]
+
+    samples = (
+        *_SAMPLES,
+        sample("float32[1,2,4,5]", kernel=(2, 3), by_columns=True, **_PLAIN),
+        sample(
+            np.array([[[1, np.nan, 3, 2, 2, -np.inf, -np.inf]]], np.float32), kernel=(2,),
+            strides=(1,), pads_begin=(1,), pads_end=(1,), dilations=(1,),
+        ),
+        sample("int8[1,1,4,4]", kernel=(2, 2), low=-2, high=1, **_PLAIN),
+    )  # fmt: skip
 
 
 @op("ai.avg_pool")

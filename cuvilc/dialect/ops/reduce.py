@@ -271,14 +271,8 @@ class LogSoftmax:
     samples = _SOFTMAX_SAMPLES
 
 
-@op("ai.cumsum")
-class CumSum:
-    """y[i] = Σ x[j] along `axis` over j ≤ i; `exclusive`: j < i; `reverse`: from the end."""
-
-    x: Tensor
-    axis: int
-    exclusive: bool = False
-    reverse: bool = False
+def _running(name: str, doc: str, combine: str, start: int, cumulate, low: float) -> None:
+    """Declare ai.NAME(x) {axis, exclusive, reverse}, a fold of what lies before along an axis."""
 
     def shape(x, *, axis, exclusive, reverse):
         need_number(x)
@@ -286,10 +280,10 @@ class CumSum:
         return TensorType(x.shape, x.dtype)
 
     def reference(x, *, axis, exclusive, reverse):
-        total = np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
+        total = cumulate(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
         if exclusive:
             total = np.roll(total, 1, axis)
-            total[(slice(None),) * axis + (slice(1),)] = 0
+            total[(slice(None),) * axis + (slice(1),)] = start
         return np.flip(total, axis) if reverse else total
 
     def domain(k, x, *, axis, exclusive, reverse):
@@ -300,16 +294,36 @@ class CumSum:
         compare = {
             (False, False): k.le, (True, False): k.lt, (False, True): k.ge, (True, True): k.gt,
         }[exclusive, reverse]  # fmt: skip
-        return k.select(compare(r[0], here), x[put(i, axis, r[0])], k.const(0, x.dtype))
+        return k.select(compare(r[0], here), x[put(i, axis, r[0])], k.const(start, x.dtype))
 
-    combine = "sum"
-    samples = (
-        sample("float32[3,5]", axis=1),
-        sample("float32[3,5]", axis=0, exclusive=True),
-        sample("int32[7]", axis=0, reverse=True, low=-9, high=9),
-        sample("int64[2,3]", axis=1, exclusive=True, reverse=True, low=-9, high=9),
-        sample("float32[2,0]", axis=1),
-    )
+    body = {
+        "__doc__": doc,
+        "__annotations__": {
+            "x": "Tensor", "axis": "int", "exclusive": "bool", "reverse": "bool",
+        },
+        "exclusive": False, "reverse": False,
+        "shape": shape, "reference": reference, "domain": domain, "term": term,
+        "combine": combine,
+        "samples": (
+            sample("float32[3,5]", axis=1),
+            sample("float32[3,5]", axis=0, exclusive=True),
+            sample("int32[7]", axis=0, reverse=True, low=low, high=9),
+            sample("int64[2,3]", axis=1, exclusive=True, reverse=True, low=low, high=9),
+            sample("float32[2,0]", axis=1),
+        ),
+    }  # fmt: skip
+    op(f"ai.{name}")(type(name, (), body))
+
+
+_running(
+    "cumsum", "y[i] = Σ x[j] along `axis` over j ≤ i; `exclusive`: j < i; `reverse`: from the end.",
+    "sum", 0, np.cumsum, -9,
+)  # fmt: skip
+_running(
+    "cumprod",
+    "y[i] = Π x[j] along `axis` over j ≤ i; `exclusive`: j < i; `reverse`: from the end.",
+    "prod", 1, np.cumprod, -3,
+)  # fmt: skip
 
 
 @op("ai.top_k", results=2)

@@ -1,4 +1,4 @@
-"""Running sums: one pass along the axis, the elements after it side by side in vectors."""
+"""Running sums and products: one pass along the axis, what lies beside it in vectors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.notation import compute_dtype
 from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
+from cuvilc.targets.schedules.reduction_fold import combine, identity
 from cuvilc.targets.schedules.special_common import argument, lone, register_elements
 from cuvilc.targets.tir import const
 
@@ -20,8 +21,8 @@ _TASK_ELEMENTS = 8192
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """Takes one cumsum alone. A task is a chunk of inner positions, or several lines."""
-    anchor = lone(region, "ai.cumsum")
+    """Takes one cumsum or cumprod alone. A task is a chunk of inner positions, or several lines."""
+    anchor = lone(region, "ai.cumsum", "ai.cumprod")
     source = argument(region, anchor.operands[0])
     t = ir.type_of(anchor.operands[0])
     axis = ir.attrs(anchor)["axis"]
@@ -40,6 +41,7 @@ class _Scan:
     def __init__(self, emitter: Emitter, chip: Chip, anchor: Any, source: int) -> None:
         self.emitter, self.b, self.k = emitter, emitter.builder, emitter.k
         self.attrs = ir.attrs(anchor)
+        self.how = "sum" if anchor.name == "ai.cumsum" else "prod"
         t = ir.type_of(anchor.operands[0])
         self.dtype, self.computed = t.dtype, compute_dtype(t.dtype)
         self.length = t.shape[self.attrs["axis"]]
@@ -59,7 +61,7 @@ class _Scan:
             rest = const(0) + b.scalar(outer) - first
             with b.loop(b.let(tirx.min(rest, const(together)))) as r:
                 start = b.let((first + r) * self.extent)
-                b.store(sums, 0, self.k.const(0, self.computed))
+                b.store(sums, 0, identity(self.computed, self.how))
                 with b.loop(self.extent) as j:
                     self._step(start + self._along(j), sums, 0)
         return ceildiv(outer, together)
@@ -76,7 +78,7 @@ class _Scan:
             outside = t if single else b.let(k.floordiv(t, chunks))
             begin = 0 if single else b.let(k.mod(t, chunks) * _CHUNK)
             size = extent if single else b.let(tirx.min(const(0) + extent - begin, const(_CHUNK)))
-            self._sweep(size, lambda i: b.store(sums, i, k.const(0, self.computed)))
+            self._sweep(size, lambda i: b.store(sums, i, identity(self.computed, self.how)))
             with b.loop(self.extent) as j:
                 row = b.let((outside * self.extent + self._along(j)) * extent + begin)
                 self._sweep(size, lambda i: self._step(row + i, sums, i))
@@ -94,6 +96,6 @@ class _Scan:
     def _step(self, at: Any, sums: Any, n: Any) -> None:
         b, k = self.b, self.k
         before = b.let(b.load(sums, n))
-        after = b.let(before + k.load(self.x, at, self.dtype))
+        after = b.let(combine(k, self.how, before, k.load(self.x, at, self.dtype)))
         b.store(sums, n, after)
         k.store(self.out, at, before if self.attrs["exclusive"] else after, self.dtype)

@@ -310,10 +310,15 @@ def _arg(kind):
 NODES["ai.arg_max"], NODES["ai.arg_min"] = _arg("ArgMax"), _arg("ArgMin")
 
 
-@node("cumsum")
-def _cumsum(arrays, attrs):
-    attributes = {n: int(attrs[n]) for n in ("exclusive", "reverse")}
-    return Node("CumSum", [arrays[0], np.array(attrs["axis"])], attributes)
+def _running(kind, opset):
+    def build(arrays, attrs):
+        attributes = {n: int(attrs[n]) for n in ("exclusive", "reverse")}
+        return Node(kind, [arrays[0], np.array(attrs["axis"])], attributes, opset=opset)
+
+    return build
+
+
+NODES["ai.cumsum"], NODES["ai.cumprod"] = _running("CumSum", OPSET), _running("CumProd", 26)
 
 
 @node("top_k")
