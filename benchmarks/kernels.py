@@ -184,9 +184,9 @@ def measure(name: str, chip: Chip) -> None:
     launch = Launch(kernel, random_feeds(program))
     peak, peak_flops = peak_call(chip)
     seconds, peak_seconds = best(launch, peak)
-    rate = evaluate(kernel.scheduled.flops, launch.sizes) / seconds / 1e9
+    rate = evaluate(kernel.scheduled.facts.flops, launch.sizes) / seconds / 1e9
     top = peak_flops / peak_seconds / 1e9
-    bandwidth = evaluate(kernel.scheduled.bytes, launch.sizes) / seconds / 1e9
+    bandwidth = evaluate(kernel.scheduled.facts.bytes, launch.sizes) / seconds / 1e9
     print(
         f"{chip.name} {name:34} {rate:7.1f} GFLOP/s {100 * rate / top:5.1f} % of {top:5.1f}"
         f" {bandwidth:5.1f} GB/s {launch.tasks:4} tasks of {seconds / launch.tasks * 1e6:5.1f} us,"

@@ -90,6 +90,10 @@ class Program:
     def functions(self) -> list[Operation]:
         return [o.operation for o in self.module.body.operations if o.operation.name == "func.func"]
 
+    def kernels(self) -> list[Operation]:
+        """The functions that outline-kernels made."""
+        return [f for f in self.functions() if "symbols" in f.attributes]
+
     def function(self, name: str) -> Operation:
         for f in self.functions():
             if ir.StringAttr(f.attributes["sym_name"]).value == name:

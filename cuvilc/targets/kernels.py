@@ -23,6 +23,7 @@ from cuvilc.dialect.ir import Operation, Program
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.facts import Facts
 
 NO_SCHEDULE = define(
     "CUV403",
@@ -37,35 +38,6 @@ that a note says is known at run time only can be fixed with `--dim NAME=N` or `
 Please report the message with the model.
 """,
 )
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a launch must know of one kernel on one level; sizes over the kernel's own symbols."""
-
-    schedule: str
-    scalars: tuple[Dim, ...]
-    tasks: Dim
-    scratch_bytes: Dim
-    flops: Dim
-    bytes: Dim
-    misses: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        values = {k: str(getattr(self, k)) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
-        scalars = [str(s) for s in self.scalars]
-        return {
-            "schedule": self.schedule,
-            "scalars": scalars,
-            "misses": list(self.misses),
-            **values,
-        }
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Facts:
-        sizes = {k: dims.parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
-        scalars = tuple(dims.parse(s) for s in values["scalars"])
-        return Facts(values["schedule"], scalars, misses=tuple(values["misses"]), **sizes)
 
 
 @dataclass
@@ -91,7 +63,7 @@ def compile_kernels(
     """
     kernels: dict[str, Kernel] = {}
     with program, tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(jobs) as pool:
-        functions = [f for f in program.functions() if "symbols" in f.attributes]
+        functions = program.kernels()
         pending: list[tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]] = []
         for function in functions:
             kernel, work = _start(program, function, chips, cache, pool, Path(directory))
@@ -133,9 +105,9 @@ def _start(
             continue
         cached = False
         symbol = kernel_symbol(name, level)
-        facts, scheduled = schedule_kernel(program, function, chip, symbol, given)
+        facts, code = schedule_kernel(program, function, chip, symbol, given)
         header = json.dumps(facts.to_json()).encode()
-        future = pool.submit(_compile, scheduled.function, chip, directory / f"{symbol}.o")
+        future = pool.submit(_compile, code, chip, directory / f"{symbol}.o")
         every.append(facts)
         work.append((key, len(header).to_bytes(4, "little") + header, future))
     return Kernel(name, _merge(every), cached=cached), work
@@ -150,7 +122,10 @@ def _done(code: bytes) -> Future[bytes]:
 def schedule_kernel(
     program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
 ) -> tuple[Facts, Any]:
-    """The first schedule that takes the region. `scalars`: another level's, kept in front."""
+    """Facts and function (tirx.PrimFunc) of the first schedule that takes the region, else CUV403.
+
+    `scalars`: another level's, kept in front.
+    """
     from cuvilc.targets import _tvm  # noqa: F401, PLC0415  (first: TVM without torch)
     from cuvilc.targets.region import Miss, Region  # noqa: PLC0415  (a cache hit does not load TVM)
     from cuvilc.targets.schedules import SCHEDULES  # noqa: PLC0415
@@ -164,11 +139,7 @@ def schedule_kernel(
         except Miss as miss:
             misses.append(f"{label}: {miss}")
             continue
-        facts = Facts(
-            scheduled.schedule, scheduled.scalars, scheduled.tasks, scheduled.scratch_bytes,
-            scheduled.flops, scheduled.bytes, tuple(misses),
-        )  # fmt: skip
-        return facts, scheduled
+        return replace(scheduled.facts, misses=tuple(misses)), scheduled.function
     layers = ", ".join(_layers(program, function)) or "a layer without a name"
     raise fail(
         NO_SCHEDULE, f"no schedule makes code of kernel `{ir.attrs(function)['sym_name']}`",

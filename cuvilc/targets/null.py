@@ -34,7 +34,8 @@ from cuvilc.package.destination import check_destination, staged, sync
 from cuvilc.package.plan import Level
 from cuvilc.package.vectors import stored_entry, write_array, write_vectors_file
 from cuvilc.targets.emit_plan import Emitted, emit_plan
-from cuvilc.targets.kernels import Facts, Kernel
+from cuvilc.targets.facts import Facts
+from cuvilc.targets.kernels import Kernel
 from cuvilc.targets.null_model import LEVEL, NAMES, WEIGHTS_FILE
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
 
@@ -65,7 +66,7 @@ class Null:
     def compile(self, program: Program, options: BuildOptions) -> Compiled:
         kernels: dict[str, Kernel] = {}
         with program:
-            functions = [f for f in program.functions() if "symbols" in f.attributes]
+            functions = program.kernels()
             names = [ir.attrs(f)["sym_name"] for f in functions]
             texts = [str(f) for f in functions]
         for number, (name, text) in enumerate(zip(names, texts, strict=True), 1):

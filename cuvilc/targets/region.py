@@ -15,6 +15,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape, product
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.types import TensorType, item_bytes
+from cuvilc.targets.facts import Facts
 from cuvilc.targets.notation import Accessor, Notation
 from cuvilc.targets.tir import Buffer, CannotVectorize, KernelBuilder, is_load
 
@@ -25,15 +26,10 @@ class Miss(Exception):
 
 @dataclass
 class Scheduled:
-    """A finished kernel: what the launch passes (`scalars`), how much there is to do."""
+    """A finished kernel."""
 
     function: Any  # tirx.PrimFunc
-    schedule: str
-    scalars: tuple[Dim, ...]
-    tasks: Dim
-    scratch_bytes: Dim
-    flops: Dim
-    bytes: Dim
+    facts: Facts
 
 
 @dataclass
@@ -193,7 +189,8 @@ class Emitter:
             self.store(number, index, self.accessor(value)[tuple(index)])
 
     def finish(self, schedule: str, tasks: Dim, flops: Dim) -> Scheduled:
-        return Scheduled(
-            self.builder.finish(), schedule, tuple(self.builder.scalars), tasks,
-            self.builder.scratch_bytes, flops, self.region.moved_bytes(),
-        )  # fmt: skip
+        """The kernel, of which nothing is left to be built."""
+        function, b = self.builder.finish(), self.builder
+        moved = self.region.moved_bytes()
+        facts = Facts(schedule, tuple(b.scalars), tasks, b.scratch_bytes, flops, moved)
+        return Scheduled(function, facts)

@@ -141,8 +141,8 @@ class X86:
                     continue
                 name = ir.attrs(function)["sym_name"]
                 for chip in chips:
-                    _, scheduled = schedule_kernel(program, function, chip, name)
-                    text = llvm.lower(scheduled.function, llvm.llvm_target(chip.llvm), form)
+                    _, code = schedule_kernel(program, function, chip, name)
+                    text = llvm.lower(code, llvm.llvm_target(chip.llvm), form)
                     options.texts[f"{name}.{chip.name}"] = text
 
     def write(

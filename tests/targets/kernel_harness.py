@@ -136,14 +136,14 @@ class Launch:
             buffer[...] = to_layout(array.astype(buffer.dtype), t.layout).reshape(buffer.shape)
         for buffer in self.buffers[kernel.inputs :]:
             buffer.reshape(-1).view(np.uint8)[...] = 255
-        scheduled = kernel.scheduled
-        self.tasks = int(evaluate(scheduled.tasks, self.sizes))
-        scalars = [int(evaluate(d, self.sizes)) for d in scheduled.scalars]
+        facts = kernel.scheduled.facts
+        self.tasks = int(evaluate(facts.tasks, self.sizes))
+        scalars = [int(evaluate(d, self.sizes)) for d in facts.scalars]
         self._pointers = (ctypes.c_void_p * len(self.buffers))(
             *(b.ctypes.data for b in self.buffers)
         )
         self._scalars = (ctypes.c_int64 * max(len(scalars), 1))(*scalars)
-        scratch_bytes = int(evaluate(scheduled.scratch_bytes, self.sizes))
+        scratch_bytes = int(evaluate(facts.scratch_bytes, self.sizes))
         self._scratch = guarded_array(((scratch_bytes + 63) // 64 * 64,), np.dtype(np.uint8))
 
     def __call__(self, begin: int, end: int) -> None:

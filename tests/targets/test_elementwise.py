@@ -136,7 +136,7 @@ def test_one_flat_loop_of_many_tasks():
     t = TensorType((n, 7, 3))
     program = program_of([t, t], lambda a, b: ir.build("ai.elemwise_add", a, b))
     kernel = check(program, V4, elementwise.schedule, [{"n": 1}, {"n": 5000}])
-    assert str(kernel.scheduled.tasks) == str((21 * n + 4095) // 4096)
+    assert str(kernel.scheduled.facts.tasks) == str((21 * n + 4095) // 4096)
 
 
 @pytest.mark.parametrize("channels", [128, 120, 20])

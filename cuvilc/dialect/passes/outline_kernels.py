@@ -25,9 +25,8 @@ def run(program: Program, context: PassContext) -> None:
     """After it, `main` consists of launches, constants, reshapes, sizes and conditionals."""
     known: dict[str, str] = {}
     with program:
-        for function in program.functions():
-            if "symbols" in ir.attrs(function):
-                known[_text(function)] = ir.attrs(function)["sym_name"]
+        for function in program.kernels():
+            known[_text(function)] = ir.attrs(function)["sym_name"]
         main = program.function("main")
         for operation in list(ir.walk(ir.body(main))):
             if operation.name == "ai.fusion":

@@ -1,0 +1,42 @@
+"""What a launch must know of a kernel, apart from its code: also what the cache keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuvilc.dialect import dims
+from cuvilc.dialect.dims import Dim
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One kernel on one level; sizes over the kernel's own symbols.
+
+    scalars: what the launch passes, in this order. misses: why the schedules tried before did not
+    take it.
+    """
+
+    schedule: str
+    scalars: tuple[Dim, ...]
+    tasks: Dim
+    scratch_bytes: Dim
+    flops: Dim
+    bytes: Dim
+    misses: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        values = {k: str(getattr(self, k)) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
+        scalars = [str(s) for s in self.scalars]
+        return {
+            "schedule": self.schedule,
+            "scalars": scalars,
+            "misses": list(self.misses),
+            **values,
+        }
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Facts:
+        sizes = {k: dims.parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
+        scalars = tuple(dims.parse(s) for s in values["scalars"])
+        return Facts(values["schedule"], scalars, misses=tuple(values["misses"]), **sizes)
