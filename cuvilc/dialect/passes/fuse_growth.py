@@ -199,9 +199,9 @@ class Producers:
 
     def _affordable(self, p: Node, repeated: int) -> bool:
         """Work must not multiply: what is read several times an element must be cheap."""
-        if p.name not in CHEAP and is_elementwise(p):
         if p.is_a("costly"):
             return not repeated
+        if p.name not in CHEAP and is_elementwise(p):
             guarded = any(
                 u.name in _BRANCHES for u in self.site.users(p.result) if u in self.inside
             )

@@ -125,10 +125,10 @@ class SlowNotation:
         assert _int(a) >= 0 and _int(b) > 0
         return _index_like(_int(a) % _int(b), a, b)
 
-    def clamp_index(self, i: Any, n: Any) -> V:
     def let(self, v: V) -> V:
         return v
 
+    def clamp_index(self, i: Any, n: Any) -> V:
         return V(max(min(_int(i), _int(n) - 1), 0), "int64")
 
     def add(self, a: V, b: V, rounding: str = "rtne") -> V:
