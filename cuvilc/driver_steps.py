@@ -8,16 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuvilc.diagnostics import (
-    CuvilError,
-    Diagnostic,
-    define,
-    fail,
-    internal_error,
-    write_report,
-)
+from cuvilc.diagnostics import CuvilError, define, fail, internal_error, write_report
 
-AUTO_VECTORS = -1  # cuvilc.vectors.AUTO, which must not be imported just to show help
+AUTO_VECTORS = -1  # as a number of vectors: one if that is cheap, else none
 
 BROKEN_PASS = define(
     "CUV302",
@@ -93,12 +86,9 @@ def verify(program: Any, after: str, before: Checkpoint | None, output: Path, mo
         program.verify()
     except ir.MLIRError as error:
         reproducer = write_reproducer(output, (before or program).text())
-        raise CuvilError(
-            Diagnostic(
-                BROKEN_PASS, f"the program is not valid after `{after}`", place=str(model),
-                evidence="\n".join(str(error).splitlines()[:6]),
-                notes=[f"reproducer: {reproducer}"],
-            )
+        raise fail(
+            BROKEN_PASS, f"the program is not valid after `{after}`", place=str(model),
+            evidence="\n".join(str(error).splitlines()[:6]), notes=[f"reproducer: {reproducer}"],
         ) from error  # fmt: skip
 
 
@@ -157,6 +147,7 @@ def summary(program: Any) -> dict[str, Any]:
 
 def _ports(program: Any) -> dict[str, Any]:
     from cuvilc.dialect import ir  # noqa: PLC0415
+    from cuvilc.dialect.dims import plain  # noqa: PLC0415
 
     with program:
         main = program.function("main")
@@ -164,7 +155,7 @@ def _ports(program: Any) -> dict[str, Any]:
         values = {"inputs": block.arguments, "outputs": ir.terminator(block).operands}
         return {
             role: [
-                {"name": n, "dtype": t.dtype, "dims": [_plain(d) for d in t.shape]}
+                {"name": n, "dtype": t.dtype, "dims": [plain(d) for d in t.shape]}
                 for n, t in zip(
                     names[f"{role[:-1]}_names"], [ir.type_of(v) for v in each], strict=True
                 )
@@ -176,6 +167,7 @@ def _ports(program: Any) -> dict[str, Any]:
 def lowered_summary(program: Any) -> dict[str, Any]:
     """What the launch level tells: kernels, launches, the arena."""
     from cuvilc.dialect import ir  # noqa: PLC0415
+    from cuvilc.dialect.dims import plain  # noqa: PLC0415
 
     with program:
         main = program.function("main")
@@ -190,12 +182,8 @@ def lowered_summary(program: Any) -> dict[str, Any]:
             {"name": n, "calls": c, "layers": [x for x in dict.fromkeys(layers[n]) if x]}
             for n, c in calls.items()
         ],
-        "arena_bytes": _plain(arena),
+        "arena_bytes": plain(arena),
     }
-
-
-def _plain(dim: Any) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)
 
 
 def metadata(program: Any, passes: Sequence[str], version: str) -> dict[str, Any]:

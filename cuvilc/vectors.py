@@ -16,7 +16,6 @@ from cuvilc.dialect.dims import evaluate, symbols
 
 Ranges = Mapping[str, tuple[int, int | None]]
 
-AUTO = -1  # as a number of vectors: one if that is cheap, else none
 AUTO_LIMIT = 1_000_000_000
 # Largest error relative to an output's largest magnitude; tests/tolerances.py is the same.
 RELATIVE = {"float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}

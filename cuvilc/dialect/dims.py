@@ -480,6 +480,11 @@ def _parse_node(node: ast.expr, text: str) -> Dim:
     raise ValueError(f"{ast.unparse(node)!r} in {text!r} is not a dimension expression")
 
 
+def plain(d: Dim | str) -> int | str:
+    """As JSON holds it: a number, or the text of an expression."""
+    return d if isinstance(d, int) else str(d)
+
+
 def size(shape: Shape) -> int:
     """Number of elements of a static shape; TypeError for others."""
     if not is_static(shape):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cuvilc import artifact
 from cuvilc.dialect import dims
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, plain
 from cuvilc.package import image_format as form
 from cuvilc.package.plan import BufferKind, Plan, Port, Step, StepKind, Symbol
 
@@ -55,10 +55,6 @@ def describe(
     }
 
 
-def _text(dim: Dim | str) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)
-
-
 def _symbol(s: Symbol) -> artifact.Symbol:
     if s.computed:
         return {"name": s.name, "lo": s.lo, "hi": s.hi, "computed": True}
@@ -69,7 +65,7 @@ def _port(port: Port, ranges: Ranges) -> artifact.Port:
     return {
         "name": port.name,
         "dtype": port.dtype,
-        "dims": [_text(d) for d in port.dims],
+        "dims": [plain(d) for d in port.dims],
         "ranges": [_range(d, ranges) for d in port.dims],
     }
 
@@ -91,9 +87,9 @@ def _kernels(plan: Plan, facts: Mapping[str, KernelFacts]) -> list[artifact.Kern
             "schedule": facts[name].schedule,
             "layers": _unique(step.layer for step in calls.get(i, []) if step.layer),
             "calls": len(calls.get(i, [])),
-            "flops": _text(facts[name].flops),
-            "bytes": _text(facts[name].bytes),
-            "tasks": _text(_total(step.tasks for step in calls.get(i, []))),
+            "flops": plain(facts[name].flops),
+            "bytes": plain(facts[name].bytes),
+            "tasks": plain(_total(step.tasks for step in calls.get(i, []))),
         }
         for i, name in enumerate(plan.kernels)
     ]
@@ -111,17 +107,17 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _memory(plan: Plan) -> artifact.Memory:
-    scratch = [_text(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
+    scratch = [plain(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
     heap: list[artifact.HeapBuffer] = [
-        {"slot": b.place[0], "offset": _text(b.place[1]), "bytes": _text(b.bytes)}
+        {"slot": b.place[0], "offset": plain(b.place[1]), "bytes": plain(b.bytes)}
         for b in plan.buffers
         if isinstance(b.place, tuple)
     ]
     memory: artifact.Memory = {
-        "arena_bytes": _text(plan.arena_bytes),
+        "arena_bytes": plain(plan.arena_bytes),
         "scratch_bytes": list(dict.fromkeys(scratch)),
         "buffers": [
-            {"offset": _text(b.place), "bytes": _text(b.bytes)}
+            {"offset": plain(b.place), "bytes": plain(b.bytes)}
             for b in plan.buffers
             if b.kind == BufferKind.ARENA and not isinstance(b.place, tuple)
         ],

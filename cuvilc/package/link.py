@@ -28,9 +28,8 @@ _EXPORTS = "{ global: cuvil_*; local: *; };\n"
 
 Object = bytes | Path
 
-_compiled: dict[
-    str, bytes
-] = {}  # this process's objects by cache key, for builds without a disk cache
+# This process's objects by cache key, for builds without a disk cache.
+_compiled: dict[str, bytes] = {}
 
 
 def runtime_objects(toolchain: Toolchain, source: RuntimeSource, cache: Cache) -> list[bytes]:

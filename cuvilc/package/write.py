@@ -5,7 +5,6 @@ Same inputs, same bytes: no time, path, host or user enters any file.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache
 from cuvilc.package.check import check_plan
 from cuvilc.package.codes import BAD_LIBRARY
-from cuvilc.package.destination import check_destination, os_errors, replace, sibling, sync
+from cuvilc.package.destination import check_destination, os_errors, staged, sync
 from cuvilc.package.elf import ElfError, begin_segment, dependencies, end_segment, function_sizes
 from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.link import Object, link_library, runtime_objects
@@ -53,24 +52,17 @@ def write_package(
         features = feature_bits(runtime)
         check_plan(plan, weights, features)
         runtime_code = runtime_objects(toolchain, runtime, cache or Cache(enabled=False))
-        staging = sibling(destination, "new")
-        staging.mkdir()
-        try:
+        with staged(destination) as staging:
             library = staging / artifact.LIBRARY_FILE
             with WeightsAhead(weights, weight_order(plan)) as ahead:
                 link_library(plan, objects, runtime_code, library, toolchain)
                 complete = _measured(metadata, plan, objects, library)
                 if vectors is not None:
                     write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
-                    complete["vectors"] = {
-                        "cases": len(vectors.cases),
-                        "tolerance": vectors.tolerance,
-                    }
+                    cases, tolerance = len(vectors.cases), vectors.tolerance
+                    complete["vectors"] = {"cases": cases, "tolerance": tolerance}
                 _append_image(library, plan, ahead, features, complete)
             _finish(staging, complete)
-            replace(staging, destination)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     return complete
 
 
