@@ -214,20 +214,14 @@ def global_lp_pool(n: Node) -> ir.Value:
 
 @importer("ConvInteger")
 def conv_integer(n: Node) -> ir.Value:
-    """Σ (x - x_zero)(w - w_zero) in int32, exact in float64 below 2⁵³."""
-    x, w = (shifted(n, i, i + 2, 0 if i else 1) for i in range(2))
-    return cast(convolve(n, x, w, None), "int32")
-
-
-def shifted(n: Node, i: int, zero: int, axis: int) -> ir.Value:
-    """Input i minus its zero point, as float64; several zero points lie along `axis`."""
-    x = cast(n[i], "float64")
-    z = n.get(zero)
-    if z is None:
-        return x
-    rank = len(shape_of(x))
-    if len(shape_of(z)) == 1 and shape_of(z) != (1,):
-        z = reshape(z, tuple(shape_of(z)[0] if k == axis else 1 for k in range(rank)))
-    else:
-        z = reshape(z, ())
-    return ai("elemwise_sub", x, cast(z, "float64"))
+    """Σ (x - x_zero)(w - w_zero) in int32."""
+    x, zeros = n[0], [n.get(2), n.get(3)]
+    groups = n.attr("group", 1)
+    n.require_equal(n.shape(0)[1], n.shape(1)[1] * groups)
+    facts = window(n, tuple(n.shape(1)[2:]), n.shape(0)[2:])  # type: ignore[arg-type]
+    zeros = [z if z is None or len(shape_of(z)) else reshape(z, ()) for z in zeros]
+    if zeros[0] is None and zeros[1] is not None:
+        zeros[0] = ir.full(0, (), dtype_of(x))
+    if not all(isinstance(p, int) and p >= 0 for p in (*facts["pads_begin"], *facts["pads_end"])):
+        raise ShapeError("the padding depends on sizes that are not known")
+    return ai("conv_integer", x, n[1], *zeros, groups=groups, **facts)

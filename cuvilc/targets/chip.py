@@ -13,6 +13,10 @@ class Chip:
     `lanes`: float32 lanes of a vector register; `registers`: vector registers; `features`: what the
     runtime must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are
     those of the smallest common machine of the level.
+
+    `dot`: text of the LLVM function `cuvil_dot` (schedules/dot_tile.py), "" for a portable one;
+    `has_dot`: it is one instruction. `base`: the level that this one refines, for kernels of the
+    kinds in `refines` (kernels.py, kinds_of) only: others have one code for both.
     """
 
     name: str
@@ -22,6 +26,10 @@ class Chip:
     llvm: dict[str, Any] = field(default_factory=dict, hash=False)
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
+    dot: str = ""
+    has_dot: bool = False
+    base: str = ""
+    refines: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:
         return feature in self.features

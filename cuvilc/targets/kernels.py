@@ -42,10 +42,14 @@ Please report the message with the model.
 
 @dataclass
 class Kernel:
-    """A kernel on all levels. Sizes that differ by level select on the symbol CPU_LEVEL."""
+    """A kernel on all levels. Sizes that differ by level select on the symbol CPU_LEVEL.
+
+    `levels`: for each level the one whose code it runs.
+    """
 
     name: str
     facts: Facts
+    levels: tuple[int, ...] = ()
     objects: list[bytes] = field(default_factory=list)
     cached: bool = False
 
@@ -94,7 +98,10 @@ def _start(
     every: list[Facts] = []
     work: list[tuple[str, bytes, Future[bytes]]] = []
     cached = True
+    levels = _code_levels(function, chips)
     for level, chip in enumerate(chips):
+        if levels[level] != level:
+            continue
         given = every[-1].scalars if every else ()
         key = digest(text, repr(chip), kernel_symbol(name, level), repr(given), code_version())
         entry = cache.get(key)
@@ -110,7 +117,35 @@ def _start(
         future = pool.submit(_compile, code, chip, directory / f"{symbol}.o")
         every.append(facts)
         work.append((key, len(header).to_bytes(4, "little") + header, future))
-    return Kernel(name, _merge(every), cached=cached), work
+    made = dict(zip(sorted(set(levels)), every, strict=True))
+    return Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached), work
+
+
+def kinds_of(function: Operation) -> frozenset[str]:
+    """What levels may refine in a kernel: "int8", products of bytes."""
+    names = {o.name for o in ir.walk(ir.body(function))}
+    return frozenset(k for k, those in _KINDS.items() if names & those)
+
+
+_KINDS = {"int8": {"ai.matmul_integer", "ai.conv_integer"}}
+
+
+def _code_levels(function: Operation, chips: Sequence[Chip]) -> tuple[int, ...]:
+    """For each level the one whose code it runs: its own, or that of its base."""
+    kinds, names = kinds_of(function), [c.name for c in chips]
+    return tuple(
+        i if not chip.base or chip.base not in names or kinds & set(chip.refines)
+        else names.index(chip.base)
+        for i, chip in enumerate(chips)
+    )  # fmt: skip
+
+
+def refined(program: Program, chips: Sequence[Chip]) -> list[Chip]:
+    """The chips without those that would run the same code as their base everywhere."""
+    with program:
+        functions = [f for f in program.functions() if "symbols" in f.attributes]
+        every = [_code_levels(f, chips) for f in functions]
+    return [c for i, c in enumerate(chips) if not c.base or any(e[i] == i for e in every)]
 
 
 def _done(code: bytes) -> Future[bytes]:

@@ -19,8 +19,9 @@ from cuvilc.package.toolchain import find_toolchain
 from cuvilc.package.write import write_package
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.emit_plan import Emitted, emit_plan
-from cuvilc.targets.kernels import Kernel, compile_kernels
+from cuvilc.targets.kernels import Kernel, compile_kernels, refined
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
+from cuvilc.targets.x86_dot import dot
 
 # The micro-architecture levels of the x86-64 psABI, by what the runtime must find.
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "lahf_lm")
@@ -31,23 +32,40 @@ _BF16 = (*_VNNI, "avx512bf16")
 _WIDE = ["-prefer-256-bit"]  # LLVM would otherwise split 512-bit vectors on some chips
 
 
-def _wide(name: str, features: tuple[str, ...]) -> Chip:
+def _narrow(name: str, lanes: int, features: tuple[str, ...]) -> Chip:
+    """A chip of vectors up to 256 bits."""
+    return Chip(name, lanes, 16, features, {"mcpu": name}, dot=dot(lanes, False))
+
+
+def _wide(
+    name: str, features: tuple[str, ...], cpu: str = "", attributes: tuple[str, ...] = (),
+    **more: Any,
+) -> Chip:  # fmt: skip
     """A chip whose compiler would use 256-bit vectors unless told to use 512-bit ones."""
-    return Chip(name, 16, 32, features, {"mcpu": name, "mattr": _WIDE}, l2_bytes=1 << 20)
+    llvm = {"mcpu": cpu or name, "mattr": [*_WIDE, *attributes]}
+    vnni = "avx512vnni" in features
+    return Chip(
+        name, 16, 32, features, llvm, l2_bytes=1 << 20, dot=dot(16, vnni), has_dot=vnni, **more
+    )
 
 
+_REFINED = "x86-64-v4-vnni"
 CHIPS = {
-    "x86-64-v2": Chip("x86-64-v2", 4, 16, _V2, {"mcpu": "x86-64-v2"}),
-    "x86-64-v3": Chip("x86-64-v3", 8, 16, _V3, {"mcpu": "x86-64-v3"}),
-    "x86-64-v4": _wide("x86-64-v4", _V4),
-    "haswell": Chip("haswell", 8, 16, _V3, {"mcpu": "haswell"}),
-    "znver2": Chip("znver2", 8, 16, _V3, {"mcpu": "znver2"}),
-    "znver3": Chip("znver3", 8, 16, _V3, {"mcpu": "znver3"}),
-    "skylake-avx512": _wide("skylake-avx512", _V4),
-    "icelake-server": _wide("icelake-server", _VNNI),
-    "znver4": Chip("znver4", 16, 32, _BF16, {"mcpu": "znver4"}, l2_bytes=1 << 20),
-}  # fmt: skip
-DEFAULT_CPU = "x86-64-v3+x86-64-v4"
+    c.name: c
+    for c in (
+        _narrow("x86-64-v2", 4, _V2),
+        _narrow("x86-64-v3", 8, _V3),
+        _wide("x86-64-v4", _V4),
+        _wide(_REFINED, _VNNI, "x86-64-v4", ("+avx512vnni",), base="x86-64-v4", refines=("int8",)),
+        _narrow("haswell", 8, _V3),
+        _narrow("znver2", 8, _V3),
+        _narrow("znver3", 8, _V3),
+        _wide("skylake-avx512", _V4),
+        _wide("icelake-server", _VNNI),
+        _wide("znver4", _BF16),
+    )
+}
+DEFAULT_CPU = f"x86-64-v3+x86-64-v4+{_REFINED}"
 
 
 def choose_chips(cpu: str) -> list[Chip]:
@@ -55,7 +73,7 @@ def choose_chips(cpu: str) -> list[Chip]:
     chips = []
     for name in (cpu or DEFAULT_CPU).split("+"):
         if name == "host":
-            chips.append(_host())
+            chips += _host()
         elif name in CHIPS:
             chips.append(CHIPS[name])
         else:
@@ -66,13 +84,21 @@ def choose_chips(cpu: str) -> list[Chip]:
     return sorted({c.name: c for c in chips}.values(), key=lambda c: (-len(c.features), c.name))
 
 
-def _host() -> Chip:
-    """The best psABI level of this machine."""
+def _host() -> list[Chip]:
+    """The best psABI level of this machine, and what refines it."""
     flags = _cpu_flags()
-    aliases = {"sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm"}
+    aliases = {
+        "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm",
+        "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+    }  # fmt: skip
+
+    def has(chip: Chip) -> bool:
+        return all(f in flags or aliases.get(f, f) in flags for f in chip.features)
+
     for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
-        if all(f in flags or aliases.get(f, f) in flags for f in CHIPS[name].features):
-            return CHIPS[name]
+        if has(CHIPS[name]):
+            refining = (c for c in CHIPS.values() if c.base == name)
+            return [CHIPS[name], *(c for c in refining if has(c))]
     raise fail(
         UNKNOWN_TARGET,
         "this machine is not an x86-64 CPU of level 2 or above",
@@ -120,14 +146,16 @@ class X86:
         pool.shutdown(wait=False)
 
     def compile(self, program: Program, options: BuildOptions) -> Compiled:
-        chips = choose_chips(options.cpu)
+        chips = refined(program, choose_chips(options.cpu))
         cache = options.cache or Cache(enabled=False)
         jobs = options.jobs or len(os.sched_getaffinity(0))
         kernels = compile_kernels(program, chips, cache, jobs, options.progress)
         if options.emit in ("tir", "llvm", "asm"):
             self._emit_texts(program, chips, options)
         levels = [Level(c.name, c.features) for c in chips]
-        return Compiled(kernels, emit_plan(program, kernels, levels))
+        emitted = emit_plan(program, kernels, levels)
+        emitted.plan.code_levels = {n: k.levels for n, k in kernels.items()}
+        return Compiled(kernels, emitted)
 
     def _emit_texts(self, program: Program, chips: list[Chip], options: BuildOptions) -> None:
         from cuvilc.dialect import ir  # noqa: PLC0415

@@ -41,7 +41,7 @@ def _check_operands(x, w, bias, groups, strides, pads_begin, pads_end, dilations
     need_positive((groups,), "groups")
 
 
-def _check_layout(layout: str) -> str:
+def check_layout(layout: str) -> str:
     if layout:
         try:
             channel_block(layout)
@@ -78,7 +78,7 @@ class Conv:
         if bias is not None:
             need_shape(bias, (o,), "bias")
         counts = window_counts(x.shape[2:], tuple(kernel), strides, pads_begin, pads_end, dilations)
-        return TensorType((x.shape[0], o, *counts), x.dtype, _check_layout(out_layout))
+        return TensorType((x.shape[0], o, *counts), x.dtype, check_layout(out_layout))
 
     def reference(x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout):
         o, c, *kernel = w.shape

@@ -13,6 +13,7 @@ from cuvilc.dialect.passes import (
     outline_kernels,
     plan_convolutions,
     plan_memory,
+    raise_integers,
     raise_patterns,
     require_sizes,
     simplify_shapes,
@@ -21,6 +22,7 @@ from cuvilc.dialect.passes import (
 PIPELINE: tuple[ModuleType, ...] = (
     require_sizes,
     canonicalize,
+    raise_integers,
     fold_constants,
     simplify_shapes,
     raise_patterns,

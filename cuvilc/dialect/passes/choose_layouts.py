@@ -17,6 +17,8 @@ from cuvilc.dialect.passes.context import PassContext
 NAME = "choose-layouts"
 VERSION = 1
 
+BYTES_GROUP = 4  # bytes whose products one instruction adds
+
 _POOLS = ("ai.max_pool", "ai.avg_pool")
 
 
@@ -29,6 +31,8 @@ def run(program: Program, context: PassContext) -> None:
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.matmul":
                     _pack_matrix(program, operation, context.panel)
+                elif operation.name == "ai.matmul_integer":
+                    _pack_bytes(program, operation, context.panel)
 
 
 class _Blocker:
@@ -46,7 +50,8 @@ class _Blocker:
         ir.drop_unused(self.block)
 
     def visit(self, operation: Operation) -> None:
-        if operation.name == "ai.conv" and self.conv_fits(operation):
+        fits = {"ai.conv": self.conv_fits, "ai.conv_integer": self.integer_conv_fits}
+        if operation.name in fits and fits[operation.name](operation):
             self.conv(operation)
         elif operation.name in _POOLS and operation.operands[0] in self.blocked:
             self.became(operation, self.twin(operation))
@@ -101,6 +106,23 @@ class _Blocker:
             return True
         return per_group % block == 0 and (out // groups) % block == 0
 
+    def integer_conv_fits(self, operation: Operation) -> bool:
+        """Constant int8 weights, two spatial axes, plain sums, and groups that fill blocks."""
+        x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
+        attrs = ir.attrs(operation)
+        if x.rank != 4 or attrs["centred"] or (x.dtype, w.dtype) != ("uint8", "int8"):
+            return False
+        if not isinstance(x.shape[1], int) or not w.is_static:
+            return False
+        if self.program.constant_array(operation.operands[1]) is None:
+            return False
+        out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
+        if attrs["dilations"][1] != 1 and per_group % BYTES_GROUP:
+            return False
+        groups, panel = attrs["groups"], self.context.panel
+        block = self.context.channel_block
+        return groups == 1 or (per_group % block == 0 and (out // groups) % panel == 0)
+
     def conv(self, operation: Operation) -> None:
         x, w, *bias = operation.operands
         attrs = ir.attrs(operation)
@@ -110,13 +132,16 @@ class _Blocker:
         channels = int(ir.type_of(x).shape[1])  # type: ignore[arg-type]
         with ir.before(operation):
             panel = block if depthwise else self.context.panel
-            packed = relayout_constant(self.program, w, f"pack0_{panel}")
+            layout = f"pack0_{panel}"
+            if operation.name == "ai.conv_integer":
+                layout = f"dot0_{panel}x{BYTES_GROUP}"
+            packed = relayout_constant(self.program, w, layout)
             if x in self.blocked:
                 x = self.blocked[x]
             elif depthwise or channels >= block:
                 x = self.enter(x)
             attrs["out_layout"] = self.layout_of(4)
-            result = ir.build("ai.conv", x, packed, *bias, **attrs)
+            result = ir.build(operation.name, x, packed, *bias, **attrs)
         self.became(operation, result)
 
     def enter(self, x: Value) -> Value:
@@ -169,3 +194,14 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):
         operation.operands[1] = relayout_constant(program, b, f"pack{axis}_{panel}")
+
+
+def _pack_bytes(program: Program, operation: Operation, panel: int) -> None:
+    """Mark a constant right-hand matrix of bytes as packed in groups and column panels."""
+    b = operation.operands[1]
+    owner, t = ir.defining(b), ir.type_of(b)
+    if owner is None or owner.name not in ("ai.constant", "ai.full") or t.rank != 2 or t.layout:
+        return
+    if t.dtype == "int8" and len(operation.operands) == 2 and t.is_static:
+        with ir.before(operation):
+            operation.operands[1] = relayout_constant(program, b, f"dot1_{panel}x{BYTES_GROUP}")

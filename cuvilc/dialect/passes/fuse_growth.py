@@ -17,7 +17,8 @@ CHEAP = frozenset({
     "ai.equal", "ai.less", "ai.less_equal", "ai.greater", "ai.greater_equal", "ai.logical_and",
     "ai.logical_or", "ai.logical_xor", "ai.logical_not", "ai.prelu", "ai.hard_sigmoid",
     "ai.hard_swish", "ai.floor", "ai.ceil", "ai.round", "ai.is_nan", "ai.is_inf",
-    "ai.thresholded_relu", "ai.full", "ai.iota", "ai.relayout",
+    "ai.thresholded_relu", "ai.full", "ai.iota", "ai.relayout", "ai.dequantize_linear",
+    "ai.recode",
 })  # fmt: skip
 _REPEATS = frozenset({
     "ai.broadcast_to", "ai.tile", "ai.gather", "ai.gather_elements", "ai.gather_nd",

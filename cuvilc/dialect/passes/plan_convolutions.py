@@ -24,6 +24,7 @@ from cuvilc.dialect.passes.context import Miss, PassContext
 NAME = "plan-convolutions"
 VERSION = 1
 
+_CONVOLUTIONS = ("ai.conv", "ai.conv_integer")
 _POOLS = ("ai.max_pool", "ai.avg_pool", "ai.lp_pool")
 
 
@@ -47,7 +48,7 @@ def run(program: Program, context: PassContext) -> None:
 
 def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> None:
     declared = ir.definition(operation)
-    if operation.name in ("ai.conv", *_POOLS):
+    if operation.name in (*_CONVOLUTIONS, *_POOLS):
         if _is_flat(program, operation):
             _widen_window(program, operation, flat)
     elif declared and "elementwise" in declared.traits and flat.keys() & {*operation.operands}:
@@ -57,11 +58,11 @@ def _widen(program: Program, operation: Operation, flat: dict[Value, Value]) -> 
 def _is_flat(program: Program, operation: Operation) -> bool:
     """Rank 3, or rank 4 with nothing along the last axis: [N, C, H, 1], windows of one column."""
     t, attrs = ir.type_of(operation.operands[0]), ir.attrs(operation)
-    if operation.name == "ai.conv" and program.constant_array(operation.operands[1]) is None:
+    if operation.name in _CONVOLUTIONS and program.constant_array(operation.operands[1]) is None:
         return False
     if t.layout or t.rank == 3:
         return not t.layout
-    if operation.name == "ai.conv":
+    if operation.name in _CONVOLUTIONS:
         kernel = ir.type_of(operation.operands[1]).shape[2:]
     else:
         kernel = attrs["kernel"]
@@ -78,7 +79,7 @@ def _widen_window(program: Program, operation: Operation, flat: dict[Value, Valu
     x, *rest = operation.operands
     with ir.before(operation):
         operands = [_wide(x, flat)]
-        if operation.name == "ai.conv":
+        if operation.name in _CONVOLUTIONS:
             weights = _constant(program, rest[0])
             key = ir.attrs(ir.defining(rest[0])).get("key", "w")
             o, i, k = weights.shape[:3]

@@ -14,18 +14,13 @@ from cuvilc.dialect.passes import (
 )
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.passes.raise_patterns_projections import join_projections
-from cuvilc.dialect.passes.rules_graph import Graph, Rewrite, rewrite
+from cuvilc.dialect.passes.rules_graph import Graph, merged_rules, rewrite
 
 NAME = "raise-patterns"
 VERSION = 1
 
 
-def _merged(*tables: dict[str, tuple[Rewrite, ...]]) -> dict[str, tuple[Rewrite, ...]]:
-    names = {n for t in tables for n in t}
-    return {n: tuple(r for t in tables for r in t.get(n, ())) for n in names}
-
-
-RULES = _merged(
+RULES = merged_rules(
     raise_patterns_norm.RULES, raise_patterns_activations.RULES, raise_patterns_attention.RULES
 )
 

@@ -223,6 +223,13 @@ class Graph:
 
 
 Rewrite = Callable[[Graph, Node], Any]
+Rules = dict[str, tuple[Rewrite, ...]]
+
+
+def merged_rules(*tables: Rules) -> Rules:
+    """One table: the rules of an operation in the order of the tables."""
+    names = {n: None for t in tables for n in t}
+    return {n: tuple(r for t in tables for r in t.get(n, ())) for n in names}
 
 
 def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rewrite]], context: PassContext) -> int:

@@ -95,6 +95,13 @@ def check_types(
     """Miss unless x and the result are what a blocked schedule reads and writes."""
     if x.dtype != "float32" or any(ir.type_of(v).dtype != "float32" for v in region.results):
         raise Miss("only float32")
+    check_places(region, anchor, x, w, result)
+
+
+def check_places(
+    region: Region, anchor: Any, x: TensorType, w: TensorType | None, result: TensorType
+) -> None:
+    """Miss unless x and w are arguments, and the results lie in blocks of channels."""
     if x.rank not in (3, 4):
         raise Miss(f"{x.rank - 2} spatial dimensions")
     if region.argument(anchor.operands[0]) is None:

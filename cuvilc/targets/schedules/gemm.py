@@ -46,13 +46,23 @@ class Gemm:
         self.emitter = Emitter(region, name)
         self.b = self.emitter.builder
         self.left = self.make_left()
-        self.right = Right(self.emitter, plan)
-        self.n, self.m, self.k = (self._size(d) for d in (plan.n, plan.m, plan.k))
+        self.right = self.make_right()
+        self.n, self.m, self.k = (self._size(d) for d in (plan.n, plan.m, self.steps()))
         self.batch: list[Any] = []
 
     def make_left(self) -> Any:
         self.epilogue = Epilogue(self.emitter, self.plan.anchor, self.plan.k)
         return Left(self.emitter, self.plan, self.lanes)
+
+    def make_right(self) -> Any:
+        return Right(self.emitter, self.plan)
+
+    def make_tile(self, rows: int, width: int, sets: int) -> RegisterTile:
+        return RegisterTile(self.b, rows, width, sets)
+
+    def steps(self) -> Dim:
+        """Of the reduction."""
+        return self.plan.k
 
     def _size(self, d: Dim) -> Any:
         return self.b.scalar(d)
@@ -161,7 +171,7 @@ class Gemm:
             sets = 1
         with self.b.loop(high - low, start=low, name="m") as i:
             row = self.b.let(row_of(i))
-            tile = RegisterTile(self.b, rows, width, sets)
+            tile = self.make_tile(rows, width, sets)
             self.left.begin_tile(row)
             self._reduce(tile, sets)
             tile.gather_sets()

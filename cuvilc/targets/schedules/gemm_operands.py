@@ -16,10 +16,12 @@ _STEP = 16
 class Left:
     """Rows of A: `at(r, k)` is element k of row r of the tile begun last."""
 
+    dtype = "float32"  # in the scratch
+
     def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
         self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
         self.k = self.b.scalar(plan.k)
-        self.stride = self.b.scalar(plan.row_stride)
+        self.stride = self.b.scalar(self._row_stride())
         self.batch: list[Any] = []
         self._base: Any = 0  # first row in the scratch
         self._tile: Any = 0
@@ -27,7 +29,10 @@ class Left:
             self._buffer = emitter.argument(plan.a)
         else:
             rows: Dim = plan.tile_group * plan.rows
-            self._buffer = self.b.scratch(plan.row_stride * rows, "float32")
+            self._buffer = self.b.scratch(self._row_stride() * rows, self.dtype)
+
+    def _row_stride(self) -> Dim:
+        return self.plan.row_stride
 
     def begin_task(self, batch: list[Any]) -> None:
         self.batch = batch

@@ -164,6 +164,11 @@ def _check(ta: TensorType, tb: TensorType, result: TensorType) -> None:
         raise Miss(f"product of {ta.dtype}")
     if ta.layout or tb.rank < 2:
         raise Miss("A in a blocked layout" if ta.layout else "matrix times vector")
+    check_batch(ta, tb, result)
+
+
+def check_batch(ta: TensorType, tb: TensorType, result: TensorType) -> None:
+    """Miss unless it is known which batch dimensions broadcast."""
     for side in (ta, tb):
         for own, out in zip(reversed(side.shape[:-2]), reversed(result.shape[:-2]), strict=False):
             if own != out and own != 1:

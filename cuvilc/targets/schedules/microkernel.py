@@ -1,5 +1,4 @@
-"""The register tile that products and convolutions share: rows × width float32 sums kept in
-registers.
+"""The register tile that products and convolutions share: rows × width sums kept in registers.
 
 Every index into the sums is a constant, so LLVM's SROA turns the array into registers. The width is
 a power of two (other vectors are slow in LLVM's code), the rows are as many as the chip's registers
@@ -108,14 +107,15 @@ class RegisterTile:
     """rows × width sums; `sets` of them take turns so that few rows still keep the units busy."""
 
     def __init__(
-        self, b: KernelBuilder, rows: int, width: int, sets: int = 1, start: float = 0.0
-    ) -> None:
-        self.b, self.rows, self.width, self.sets = b, rows, width, sets
-        self._sums = b.local(rows * width * sets, "float32")
+        self, b: KernelBuilder, rows: int, width: int, sets: int = 1, start: float = 0.0,
+        dtype: str = "float32",
+    ) -> None:  # fmt: skip
+        self.b, self.rows, self.width, self.sets, self.dtype = b, rows, width, sets, dtype
+        self._sums = b.local(rows * width * sets, dtype)
         for s in range(sets):
             with b.loop(width, "vectorized") as lane:
                 for r in range(rows):
-                    self.put(r, lane, const(start, "float32"), s)
+                    self.put(r, lane, const(start, dtype), s)
 
     @staticmethod
     def sets_for(chip: Chip, rows: int, width: int) -> int:
@@ -151,7 +151,7 @@ class RegisterTile:
 
     def spill(self) -> Any:
         """The sums as an array [rows, width] in memory, for a loop over rows."""
-        memory = self.b.local(self.rows * self.width, "float32")
+        memory = self.b.local(self.rows * self.width, self.dtype)
         with self.b.loop(self.width, "vectorized") as lane:
             for r in range(self.rows):
                 self.b.store(memory, const(r * self.width) + lane, self.at(r, lane))

@@ -1,0 +1,169 @@
+"""Matrix products of uint8 and int8 with int32 sums: the product of gemm.py on groups of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, ceildiv, product
+from cuvilc.dialect.dot_layout import dot_parts
+from cuvilc.dialect.types import TensorType
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
+from cuvilc.targets.schedules.dot_tile import GROUP, DotTile, dot_rows, load_group
+from cuvilc.targets.schedules.gemm import Gemm
+from cuvilc.targets.schedules.gemm_operands import Left, Right
+from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, check_batch, group, tile_width
+from cuvilc.targets.schedules.microkernel import Epilogue, anchor_of, lesser
+from cuvilc.targets.tir import const
+
+_PADDING = 64  # bytes between packed rows of A
+_ALIAS_BYTES, _WAYS = 4096, 8
+
+
+def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
+    """ai.matmul_integer of uint8 and int8 without zero points, with an elementwise epilogue."""
+    plan = plan_of(region, chip)
+    return vectorized(lambda vector: IntegerGemm(region, chip, name, plan, vector).build())
+
+
+def plan_of(region: Region, chip: Chip) -> Plan:
+    """Decide everything that needs no code. Raises Miss."""
+    anchor = anchor_of(region, "ai.matmul_integer")
+    if len(anchor.operands) != 2:
+        raise Miss("zero points in the product")
+    a, b = anchor.operands
+    ta, tb, result = ir.type_of(a), ir.type_of(b), ir.type_of(anchor.results[0])
+    if (ta.dtype, tb.dtype) != ("uint8", "int8"):
+        raise Miss(f"product of {ta.dtype} and {tb.dtype}")
+    if min(ta.rank, tb.rank) < 2:
+        raise Miss("a vector")
+    check_batch(ta, tb, result)
+    n, k = result.shape[-1], ta.shape[-1]
+    flat = tb.rank == 2
+    leading = result.shape[:-1] if flat else (result.shape[-2],)
+    batch = () if flat else result.shape[:-2]
+    kind = _kind(region, b, tb)
+    m, width = product(leading), tile_width(chip, n)
+    full = dot_rows(chip, width)
+    if kind == "packed" and isinstance(m, int) and m <= dot_rows(chip, PANEL) and n != width:
+        width = PANEL
+        full = dot_rows(chip, width)
+    rows = -(-m // -(-m // full)) if isinstance(m, int) and m else full
+    direct = region.argument(a) is not None and isinstance(k, int) and k % GROUP == 0
+    if isinstance(k, int) and k % _ALIAS_BYTES == 0 and rows > _WAYS:
+        direct = False
+    plan = Plan(
+        anchor, a, b, batch, leading, False, False, m, n, ceildiv(k, GROUP), direct, kind, rows,
+        width,
+    )  # fmt: skip
+    group(plan)  # a step does the work of GROUP
+    plan.k = k
+    return plan
+
+
+def _kind(region: Region, b: Any, tb: TensorType) -> str:
+    if not tb.layout:
+        return "gather"
+    if dot_parts(tb.layout) != (1, PANEL, GROUP) or region.argument(b) is None:
+        raise Miss(f"weights in layout {tb.layout}")
+    return "packed"
+
+
+class IntegerGemm(Gemm):
+    def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
+        super().__init__(region, chip, name, plan, vectorize)
+        self.kind = "gemm-int8"
+
+    def steps(self) -> Dim:
+        return ceildiv(self.plan.k, GROUP)
+
+    def make_left(self) -> Any:
+        self.epilogue = Epilogue(self.emitter, self.plan.anchor, self.plan.k)
+        return _Rows(self.emitter, self.plan, self.lanes)
+
+    def make_right(self) -> Any:
+        return _Panels(self.emitter, self.plan, self.lanes)
+
+    def make_tile(self, rows: int, width: int, sets: int) -> DotTile:
+        return DotTile(self.b, self.chip, rows, width, sets)
+
+
+class _Rows(Left):
+    """Rows of A: `at(r, k)` is group k of row r of the tile begun last."""
+
+    dtype = "uint8"
+
+    def _row_stride(self) -> Dim:
+        plan = self.plan
+        return plan.k if plan.a_direct else ceildiv(plan.k, GROUP) * GROUP + _PADDING
+
+    def at(self, r: int, k: Any) -> Any:
+        return load_group(self.b, self._buffer, self._tile + r * self.stride + k * GROUP)
+
+
+class _Panels(Right):
+    """A panel of B: `at(k, lane)` is where group k begins at the panel's column `lane`."""
+
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
+        self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
+        self.n = self.b.scalar(plan.n)
+        self.k, self.groups = self.b.scalar(plan.k), self.b.scalar(ceildiv(plan.k, GROUP))
+        self.batch: list[Any] = []
+        self._panel: Any = 0
+        self._stride: Any = plan.width
+        if plan.b_kind == "packed":
+            self._buffer, self._stride = emitter.argument(plan.b), PANEL
+        else:
+            self._buffer = self.b.scratch(ceildiv(plan.k, GROUP) * plan.width, "int32")
+
+    def begin_task(self, batch: list[Any]) -> None:
+        self.batch = batch
+
+    def begin_panel(self, panel: Any) -> None:
+        if self.plan.b_kind != "packed":
+            self._pack(panel)
+            return
+        share, k = PANEL // self.plan.width, self.emitter.k
+        block = k.floordiv(panel, share)
+        column = (panel - block * share) * self.plan.width
+        self._panel = self.b.let(block * (self.groups * PANEL) + column)
+
+    def _pack(self, panel: Any) -> None:
+        """The panel into scratch, each group as an int32; zeros beyond the last row of B."""
+        b, width, n = self.b, self.plan.width, self.n
+        first = b.let(panel * width)
+        whole = isinstance(n, int) and n % width == 0
+        groups = self.emitter.k.floordiv(self.k, GROUP)
+        groups = groups if isinstance(groups, int) else b.let(groups)
+
+        def line(g: Any, count: int) -> None:
+            if whole:
+                with b.loop(width, self.lanes) as j:
+                    b.store(self._buffer, g * width + j, self._group(g * GROUP, first + j, count))
+                return
+            with b.loop(width, name="j") as j:
+                column = b.let(lesser(first + j, n - 1))
+                b.store(self._buffer, g * width + j, self._group(g * GROUP, column, count))
+
+        with b.loop(groups, name="g") as g:
+            line(g, GROUP)
+        if isinstance(self.k, int):
+            if self.k % GROUP:
+                line(groups, self.k % GROUP)
+            return
+        for left in range(1, GROUP):
+            with b.when(self.emitter.k.eq(self.k - groups * GROUP, left)):
+                line(groups, left)
+
+    def _group(self, row: Any, column: Any, count: int) -> Any:
+        """`count` rows of a column as the bytes of an int32."""
+        matrix, k = self.emitter.accessor(self.plan.b), self.emitter.k
+        bits = const(0, "uint32")
+        for i in range(count):
+            byte = k.cast(k.cast(matrix.at((*self.batch, row + i, column)), "uint8"), "uint32")
+            bits = bits | (byte << const(8 * i, "uint32"))
+        return k.cast(bits, "int32")
+
+    def at(self, k: Any, lane: Any) -> Any:
+        return self._buffer, (self._panel + k * self._stride + lane) * GROUP
