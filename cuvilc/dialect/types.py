@@ -14,6 +14,7 @@ import numpy as np
 
 from cuvilc._mlir import ir
 from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, parse, product
+from cuvilc.dialect.dot_layout import dot_shape, from_dot, to_dot
 
 _MLIR_DTYPES = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
@@ -67,6 +68,8 @@ class TensorType:
         """Extents in memory: the logical shape, or with its channel axis split into blocks."""
         if not self.layout:
             return self.shape
+        if self.layout.startswith("dot"):
+            return dot_shape(self.shape, self.layout)
         if self.layout.startswith("pack"):
             axis, block = pack_parts(self.layout)
             others = tuple(d for i, d in enumerate(self.shape) if i != axis)
@@ -108,6 +111,8 @@ def to_layout(array: np.ndarray, layout: str) -> np.ndarray:
     """A row-major array as it lies in memory in `layout`; the filled-up tail is zeros."""
     if not layout:
         return np.ascontiguousarray(array)
+    if layout.startswith("dot"):
+        return to_dot(array, layout)
     is_weight = layout.startswith("pack")
     axis, block = pack_parts(layout) if is_weight else (1, channel_block(layout))
     extent = array.shape[axis]
@@ -126,6 +131,8 @@ def from_layout(array: np.ndarray, layout: str, shape: tuple[int, ...]) -> np.nd
     """Inverse of to_layout: the logical array of `shape`."""
     if not layout:
         return array
+    if layout.startswith("dot"):
+        return from_dot(array, layout, shape)
     is_weight = layout.startswith("pack")
     axis = pack_parts(layout)[0] if is_weight else 1
     array = np.moveaxis(array, 0, axis) if is_weight else array

@@ -113,7 +113,7 @@ def qlinear_conv(n: Node) -> ir.Value:
     x, w = real(n, 0), real(n, 3)
     if bias is not None:  # an int32 in units of x_scale · w_scale
         unit = ai("elemwise_mul", reshape(n[1], ()), _one(n[4]))
-        bias = ai("elemwise_mul", cast(bias, dtype_of(unit)), unit)
+        bias = ai("dequantize_linear", bias, unit, axis=0, block=0)
     return stored(n, convolve(n, x, w, bias), 6, n.type(0).dtype)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect.ir import Value
+from cuvilc.dialect.ops.integer import BYTES
 from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.raise_integers_levels import (
     dequantised,
@@ -155,6 +156,8 @@ def quantised(g: Graph, node: Node) -> Any:
     scale = node.operands[1]
     t = g.type(node.operands[0])
     if g.number(scale) == 1.0 or not is_one(g, scale) or t.dtype != "float32" or node.attr("block"):
+        return None
+    if g.type(node.result).dtype not in BYTES:
         return None
     if g.type(scale).dtype != "float32" or not _divides(g, node.operands[0]):
         return None
