@@ -74,7 +74,8 @@ WRONG_SHAPE = define(
     "an input has a shape that the model does not accept",
     """\
 The rank differs, a fixed size differs, a size lies outside its declared range, or two axes that
-carry one symbol have different sizes. The message names the axis and the range.
+carry one symbol have different sizes. The message names the axis and the range. A size that the
+model computes from its data may be out of range, too; then the message names the layer.
 
 Next step: reshape or pad the input; or build the package with a wider range: `--dim NAME=1..512`.
 """,
@@ -98,7 +99,8 @@ define(
     "not enough memory to run the model with these sizes",
     """\
 The arena and scratch memory of one context, or an output, could not be had. How much is needed
-follows from the sizes: `cuvilc inspect PKG` shows the expression, `cuvilc bench` its value.
+follows from the sizes: `cuvilc inspect PKG` shows the expression, `cuvilc bench` its value. Where a
+layer is named, a size that the model computes from its data asked for it.
 
 Next step: smaller sizes, fewer threads, fewer runs at once.
 """,
