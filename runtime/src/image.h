@@ -11,8 +11,8 @@
  *   expression is compared with that expression when shapes are bound.
  * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's
  *   bytes. A result that is an input, a weight or two outputs at once gets there by a COPY step.
- * - COPY and DIMS write only to ARENA, OUTPUT and HEAP buffers. A step may jump backwards: loops are
- *   allowed.
+ * - COPY and DIMS write only to ARENA, OUTPUT and HEAP buffers. A step may jump backwards: loops
+ *   are allowed.
  * - Computed symbols come after all others, in the order in which the program binds them first. The
  *   epoch of an expression is 0 when it uses none, else 1 + the number, among the computed ones, of
  *   the last one that it uses. The arena, the inputs, their buffers and those of weights have sizes
@@ -113,8 +113,9 @@ enum cuvil_buffer_kind {
     CUVIL_BUFFER_WEIGHT = 1, /* place: byte offset in WEIGHTS */
     CUVIL_BUFFER_INPUT = 2,  /* place: input number */
     CUVIL_BUFFER_OUTPUT = 3, /* place: output number */
-    CUVIL_BUFFER_HEAP = 4    /* place: slot number, and << 32 the expression number of the offset in
-                                it. A slot is a block of its own, which grows and keeps its content */
+    CUVIL_BUFFER_HEAP = 4    /* place: slot number, and << 32 the expression number of the offset
+                                in it. A slot is a block of its own, which grows and keeps what it
+                                holds */
 };
 
 typedef struct {
@@ -127,14 +128,14 @@ enum cuvil_step_kind {
     CUVIL_STEP_KERNEL = 0,   /* run kernel `target` over tasks [0, tasks) */
     CUVIL_STEP_COPY = 1,     /* buffer 1 := buffer 0, whole of buffer 1's size */
     CUVIL_STEP_DIMS = 2,     /* buffer 0 := the scalars, as int64 */
-    CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false, or without a buffer the scalar 0,
-                                go to step `target` */
+    CUVIL_STEP_BRANCH = 3,   /* when the bool in buffer 0 is false or, without a buffer, the scalar
+                                is 0, go to step `target` */
     CUVIL_STEP_JUMP = 4,     /* go to step `target` */
     CUVIL_STEP_REQUIRE = 5,  /* a scalar that is 0: refuse these shapes; `name` says why. Those that
                                 come first and have epoch 0 are asked when shapes are bound */
-    CUVIL_STEP_BIND = 6      /* computed symbol `target` := the scalar or, with a buffer, the element
-                                of that number of buffer 0, as int64. What has its epoch, and nothing
-                                else, is evaluated and placed anew */
+    CUVIL_STEP_BIND = 6      /* computed symbol `target` := the scalar or, with a buffer, the
+                                element of that number of buffer 0, as int64. What has its epoch,
+                                and nothing else, is evaluated and placed anew */
 };
 
 typedef struct {

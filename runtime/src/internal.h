@@ -77,7 +77,8 @@ struct cuvil_context {
 
     cuvil_slot *inputs;  /* the caller's */
     cuvil_slot *targets; /* memory that the caller offers for outputs */
-    cuvil_slot *outputs; /* inferred shapes, -1 where not known yet; data: where the result goes, the target or `block` */
+    cuvil_slot *outputs; /* inferred shapes, -1 where not known yet; data: where the result goes,
+                            the target or a block */
     int64_t *symbols, *values; /* of each symbol, of each expression */
     void **pointers;           /* per entry of OPERANDS that is a buffer: where it lies now */
     int64_t *scalars;          /* per entry of OPERANDS that is an expression: its value now */
@@ -154,9 +155,10 @@ cuvil_status cuvil_check_step(const cuvil_context *context, const cuvil_step *st
 /* The same, with pointers to where its buffers lie now. */
 cuvil_status cuvil_reach(cuvil_context *context, const cuvil_step *step);
 
-/* computed.c: note what follows from each computed symbol, when a model is opened. */
+/* followers.c: note what follows from each computed symbol, when a model is opened. */
 cuvil_status cuvil_find_followers(cuvil_model *model);
-/* Before a run: what it will compute is not known, and 0 wherever it is read too early. */
+
+/* computed.c. Before a run: what it will compute is not known, and 0 where it is read too early. */
 void cuvil_forget(cuvil_context *context);
 /* Execute a BIND step. */
 cuvil_status cuvil_bind_computed(cuvil_context *context, const cuvil_step *step);

@@ -67,7 +67,8 @@ static cuvil_status run_kernel(cuvil_context *context, const cuvil_step *step, u
     return fault == 0 ? CUVIL_OK : kernel_fault(model, step, fault);
 }
 
-/* Execute one step that is no kernel; *next holds the number of the step after it and changes on a jump. */
+/* Execute one step that is no kernel; *next holds the number of the step after it and changes on a
+ * jump. */
 static cuvil_status run_step(cuvil_context *context, const cuvil_step *step, uint32_t *next)
 {
     const cuvil_model *model = context->model;
