@@ -79,13 +79,14 @@ def test_the_report_goes_elsewhere_where_it_cannot_be_written(tmp_path: Path) ->
     assert elsewhere.read_text() == "text"
 
 
+def _disk_full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_disk_full(cuvilc: Cuvilc, model: Path, tmp_path: Path, monkeypatch: Any) -> None:
     import cuvilc.targets.null as null
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(null, "write_weights", full)
+    monkeypatch.setattr(null, "write_weights", _disk_full)
     result = cuvilc("build", model, *NULL)
     assert result.code == 1
     assert "CUV508" in result.err
@@ -99,10 +100,7 @@ def test_disk_full_while_outputs_are_written(
 
     np.savez("in.npz", x=np.zeros((2, 8), np.float32))
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(np.lib.format, "write_array", full)
+    monkeypatch.setattr(np.lib.format, "write_array", _disk_full)
     result = cuvilc("run", "null.cuvil", "--inputs", "in.npz", "--outputs", "out.npz")
     assert (result.code, "CUV621" in result.err) == (2, True)
     assert not list(folder.glob("*out.npz*"))

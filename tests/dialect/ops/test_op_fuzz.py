@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from one_op import build, operand_arrays, operand_types, result_types, run
-from onnx_nodes import NODES, expected
-from slow_notation import lower
 
 from cuvilc.dialect.op import OPS, ShapeError, sample
 from cuvilc.dialect.ops import resize as resizing
+from tests.dialect.ops.one_op import build, operand_arrays, operand_types, result_types, run
+from tests.dialect.ops.onnx_nodes import NODES, expected
+from tests.dialect.ops.slow_notation import lower
 
 few = settings(max_examples=20, deadline=None, derandomize=True)
 small = st.integers(1, 5)

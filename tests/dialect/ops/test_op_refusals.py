@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from one_op import parse_type, result_types
 
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import TensorType
+from tests.dialect.ops.one_op import parse_type, result_types
 
 WINDOW = {"strides": (1, 1), "pads_begin": (0, 0), "pads_end": (0, 0), "dilations": (1, 1)}
 POOL = {**WINDOW, "kernel": (2, 2)}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from one_op import all_samples, at_sizes, build, operand_types, parse_type, result_types
 
 from cuvilc.dialect.dims import parse, symbol
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import Sample, ShapeError
 from cuvilc.dialect.types import TensorType
+from tests.dialect.ops.one_op import (
+    all_samples,
+    at_sizes,
+    build,
+    operand_types,
+    parse_type,
+    result_types,
+)
 
 SHAPES = ("shape", "sizes")  # attributes that hold sizes
 CHANGES = (lambda n: n, lambda n: n + 1, lambda n: 2 * n, lambda n: 2 * n + 3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from programs import make, names, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.passes import canonicalize
+from tests.dialect.passes.programs import make, names, same
 
 F = ir.full
 

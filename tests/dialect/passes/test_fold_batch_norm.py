@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from programs import make, names, same
-
 from cuvilc.dialect.passes import fold_batch_norm
 from cuvilc.dialect.passes.context import PassContext
+from tests.dialect.passes.programs import make, names, same
 
 
 def _channels(m, n, rank=4):

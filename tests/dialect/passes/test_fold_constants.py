@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from programs import make, names, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import fold_constants
+from tests.dialect.passes.programs import make, names, same
 
 
 def test_dequantised_weight_becomes_one_constant() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from programs import bert, make, names, run, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import (
@@ -17,6 +16,7 @@ from cuvilc.dialect.passes import (
     simplify_shapes,
 )
 from cuvilc.dialect.passes.context import PassContext
+from tests.dialect.passes.programs import bert, make, names, run, same
 from tests.tolerances import RELATIVE, REWRITTEN
 
 ALL = (

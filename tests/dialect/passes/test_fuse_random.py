@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import feeds, make, run
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.passes import canonicalize, fuse, simplify_shapes
+from tests.dialect.passes.programs import feeds, make, run
 from tests.tolerances import mismatch
 
 UNARY = ("relu", "neg", "abs", "sigmoid", "tanh", "exp", "sin")

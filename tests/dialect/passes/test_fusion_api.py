@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import make, names, same
 
 from cuvilc import fusion
 from cuvilc.dialect.passes import fuse
 from cuvilc.fusion import Match, Miss, Rule, op
+from tests.dialect.passes.programs import make, names, same
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_fusion"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import bert, make, run
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import (
@@ -19,6 +18,7 @@ from cuvilc.dialect.passes import (
     require_sizes,
     simplify_shapes,
 )
+from tests.dialect.passes.programs import bert, make, run
 
 FOLDER = Path(__file__).parents[2] / "ir"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from programs import bert, make, names, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import canonicalize, raise_patterns
+from tests.dialect.passes.programs import bert, make, names, same
 from tests.tolerances import RELATIVE, REWRITTEN
 
 PASSES = (canonicalize, raise_patterns)

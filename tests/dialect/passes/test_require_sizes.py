@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import feeds, make, run
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ops.structure import SizeError
 from cuvilc.dialect.passes import PIPELINE, require_sizes
+from tests.dialect.passes.programs import feeds, make, run
 
 
 def demands(program: Any) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from programs import make, names, same
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import simplify_shapes
+from tests.dialect.passes.programs import make, names, same
 
 
 def test_nhwc_elementwise_between_transposes() -> None:
