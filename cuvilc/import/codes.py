@@ -98,11 +98,11 @@ model's inputs and names.
 
 DATA_DEPENDENT = define(
     "CUV109",
-    "a shape depends on the values of the input",
+    "something must be known at compile time and is not",
     """\
-Every size must follow from the sizes of the inputs. Here a size is computed from the input's
-values (the number of non-zero elements, a length read from a tensor), so memory cannot be planned
-before the run.
+Sizes may be computed while the model runs: shapes, bounds, counts, the rounds of a loop. Some other
+operands decide what code is made (axes, a rank, the number of outputs, the scale of a Resize), so
+they must be constants of the model, or follow from its constants and the sizes of its inputs.
 
 Next step: if the value is in truth constant, make it so in the export; otherwise split the model at
 this node, or fix the sizes with --shape.
@@ -125,8 +125,8 @@ BAD_TYPE = define(
     "CUV111",
     "an input, output or weight has a type that packages do not hold",
     """\
-Packages hold tensors of float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64 and
-bool. Strings, sequences, maps, optional and sparse values, complex numbers and 8-bit floats are
+Packages hold tensors of float64, float32, float16, bfloat16, floats of 8, 6 and 4 bits, integers of
+2 to 64 bits and bool. Strings, sequences, maps, optional and sparse values and complex numbers are
 refused.
 
 Next step: move the string or sequence handling out of the model (tokenisers, ZipMap: export
@@ -156,11 +156,12 @@ Next step: export the model again with opset 13 or newer.
 
 BRANCHES_DIFFER = define(
     "CUV114",
-    "the branches of an If give different shapes",
+    "the branches of an If give different types",
     """\
-Which branch runs is known only at run time, so both must give results of one type, rank and size.
-Sizes may be symbolic, but must be equal for every input.
+Which branch runs is known only at run time, so both must give results of one dtype and rank. Their
+sizes may differ.
 
-Next step: if the condition is in truth constant, make it so; or fix the sizes with --shape.
+Next step: if the condition is in truth constant, make it so; or cast and reshape the results of
+the branches to one type.
 """,
 )

@@ -18,7 +18,7 @@ from .registry import ImportOptions
 
 # Words of size expressions, and package.plan.CPU_LEVEL, a size that the runtime gives.
 RESERVED = {*FUNCTIONS, "cpu_level"}
-DEFAULT_RANGE: tuple[int, int | None] = (1, None)
+DEFAULT_RANGE: tuple[int, int | None] = (0, None)
 
 
 @dataclass

@@ -81,6 +81,7 @@ class Attention:
             "float16[1,2,3,4]", "float16[1,1,3,4]", "float16[1,1,3,4]",
             np.array([[1, 0, 1], [1, 1, 0], [0, 1, 1]], bool), scale=0.5,
         ),
+        sample("float32[1,2,3,4]", "float32[1,2,0,4]", "float32[1,2,0,5]", scale=0.5),
     )  # fmt: skip
 
 

@@ -285,7 +285,9 @@ class _Attention:
 
     def _finish(self, r: Any) -> None:
         b, features = self.b, self.b.scalar(self.features)
-        share = b.let(const(1.0, self.dtype) / b.load(self.total, r))
+        one, zero = const(1.0, self.dtype), const(0.0, self.dtype)
+        total = b.let(b.load(self.total, r))
+        share = b.let(tirx.Select(tirx.EQ(total, zero), zero, one / total))  # 0 only without keys
         s = b.let(self.first + r)
 
         def write(e: Any, _: Any) -> None:
