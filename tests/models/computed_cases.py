@@ -338,7 +338,9 @@ def range_by_data(rng: np.random.Generator) -> Case:
     )
     return proto, [
         dict(zip("abcdef", [*(np.array(v, np.float32) for v in p), *map(np.array, q)], strict=True))
-        for p, q in (((1, 4.25, 0.5), (3, 10, 3)), ((5, 1, -0.75), (4, -5, -2)), ((1, 0, 1), (0, 0, 1)))
+        for p, q in (
+            ((1, 4.25, 0.5), (3, 10, 3)), ((5, 1, -0.75), (4, -5, -2)), ((1, 0, 1), (0, 0, 1))
+        )
     ]  # fmt: skip
 
 
@@ -358,7 +360,10 @@ def non_zero(rng: np.random.Generator) -> Case:
 @case
 def compress(rng: np.random.Generator) -> Case:
     proto = model(
-        [node("Compress", "x c", "y", axis=1), node("Compress", "x c", "z"), node("Relu", "y", "r")],
+        [
+            node("Compress", "x c", "y", axis=1), node("Compress", "x c", "z"),
+            node("Relu", "y", "r"),
+        ],
         [port("x", ["n", 4]), port("c", [3], BOOL)], [port("r", None), port("z", None)],
     )  # fmt: skip
     return proto, [

@@ -18,10 +18,9 @@ from cuvilc.dialect.passes import PIPELINE
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import open_package
-from tests.tolerances import mismatch
-
 from tests.models import agree
 from tests.models.computed_cases import CASES, Feeds
+from tests.tolerances import mismatch
 
 registry = import_module("cuvilc.import.registry")
 

@@ -48,13 +48,7 @@ def test_symbolic(mask, causal, chip):
 def test_static(s, t, d):
     types = [tensor(f"1,2,{s},{d}"), tensor(f"1,2,{t},{d}"), tensor(f"1,2,{t},{d}")]
     program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.125))
-    if t:
-        check(program, V4, attention.schedule)
-    else:
-        feeds = {
-            f"x{n}": np.ones([int(v) for v in u.shape], np.float32) for n, u in enumerate(types)
-        }
-        assert np.isnan(Kernel(program, V4, attention.schedule).run(feeds)[0]).all()
+    check(program, V4, attention.schedule)
 
 
 @on_chips
