@@ -23,7 +23,9 @@ class LaunchError(ValueError):
 
 @dataclass
 class _Held:
-    """`size_bytes` of the arena (or of a heap slot) from `offset` on, from operation number `first` to `last`."""
+    """`size_bytes` of the arena, or of a heap slot, from `offset` on, from operation number `first`
+    to `last`.
+    """
 
     offset: Dim
     size_bytes: Dim
@@ -83,14 +85,14 @@ def _check_call(program: Program, operation: Operation) -> None:
 
 
 def _last_uses(order: list[Operation]) -> dict[Value, int]:
-    """The last operation that reads each value, through any chain of reshapes and round of a loop.
+    """The last operation that reads each value, through any chain of views and round of a loop.
     """
     last: dict[Value, int] = {}
     for number, operation in enumerate(order):
         for value in operation.operands:
             last[value] = number
     for operation in reversed(order):
-        if operation.name == "ai.reshape":
+        if operation.name in ir.VIEWS:
             source, view = operation.operands[0], operation.results[0]
             last[source] = max(last.get(source, 0), last.get(view, 0))
     made = {r: number for number, o in enumerate(order) for r in o.results}

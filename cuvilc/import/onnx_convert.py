@@ -19,6 +19,7 @@ from cuvilc.dialect.dims import Dim, Expr, size, symbol, symbols
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops.structure import MOST
+from cuvilc.dialect.types import numpy_dtype
 
 from . import codes
 from ._table import find
@@ -80,7 +81,7 @@ class Converter:
         return points[last[0]]() if last else mlir.InsertionPoint.at_block_begin(self.main)
 
     def new_size(self, range_: ir.Range, bound: Callable[[], Any]) -> str:
-        """A symbol for a size that the model computes; `bound` gives the point after its binding."""
+        """A symbol for a size that the model computes; `bound` gives the point where it is known."""
         number = 1
         while f"n{number}" in self.program.ranges or f"n{number}" in self.reserved:
             number += 1
@@ -419,11 +420,7 @@ def type_proto(val: Val | None) -> Any:
     """The value's type for onnx's function builders."""
     t = onnx.TypeProto()
     if val is not None:
-        dtype = (
-            onnx.helper.np_dtype_to_tensor_dtype(np.dtype(val.type.dtype))
-            if val.dtype != "bfloat16"
-            else 16
-        )
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(val.dtype))
         shape = [d if isinstance(d, int) else None for d in val.shape]
         t = onnx.helper.make_tensor_type_proto(dtype, shape)
     return t

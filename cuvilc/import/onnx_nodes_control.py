@@ -103,7 +103,8 @@ class Common:
             return x
         if isinstance(self.condition, Expr) and not is_computed(x, y):
             return D.select(self.condition, x, y)  # it hangs on sizes, so this one does too
-        name = self.n.converter.new_size((0, None), lambda: mlir.InsertionPoint.after(self.bound[0]))
+        converter = self.n.converter
+        name = converter.new_size((0, None), lambda: mlir.InsertionPoint.after(self.bound[0]))
         self.sizes.append((name, x, y))
         return symbol(name)
 

@@ -236,7 +236,10 @@ class _Loop:
         row_sizes: list[tuple[str, Dim]] = []
         for value in values[len(types) :]:
             t = ir.type_of(value)
-            shape = [self.outer(d, row_sizes) if symbols(d) & inside else d for d in t.shape]
+            shape = [
+                self.outer(self.outer(d, row_sizes), finals) if symbols(d) & inside else d
+                for d in t.shape
+            ]
             types.append(t.with_(shape=(rounds, *shape)))
         if not types:
             draft.erase()

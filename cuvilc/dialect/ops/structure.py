@@ -141,9 +141,9 @@ class Loop:
 
     Sizes that the rounds decide are symbols. `counter`: the number of this round, from 0; bound
     in the region. `carried_sizes`: (symbol, index of a carried value, axis): bound in the region
-    to what that axis is in this round. `row_sizes`: (symbol, size in terms of the region): bound
-    around, 0 without a round. `final_sizes`: (symbol, size in terms of `counter` and
-    `carried_sizes`): bound around after the last round, when `counter` is the number of rounds.
+    to what that axis is in this round. `row_sizes`: (symbol, size in terms of the region): what
+    a row has there, 0 before the first round. `final_sizes`: (symbol, size in terms of the symbols
+    above): bound around after the last round, when `counter` is the number of rounds.
     """
 
     values: Tensors

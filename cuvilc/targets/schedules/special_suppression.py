@@ -72,7 +72,7 @@ class _Suppression:
             ends = (p - r * half, q - s * half, p + r * half, q + s * half)
         else:
             ends = (tirx.min(p, r), tirx.min(q, s), tirx.max(p, r), tirx.max(q, s))
-        return tuple(b.let(x) for x in ends)  # type: ignore[return-value]
+        return tuple(b.let(x) for x in ends)
 
     def _suppresses(self, a: Box, c: Box, overlap: Any) -> Any:
         """Whether the two boxes' intersection over union is above the threshold."""
