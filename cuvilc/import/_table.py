@@ -65,6 +65,23 @@ def only(**allowed: tuple[Any, ...]) -> Refusal:
     return refuse
 
 
+def takes(*names: str, **allowed: tuple[Any, ...]) -> Refusal:
+    """A refusal for any attribute but `names`, and for other than the allowed values of the rest.
+
+    For domains without schemas in onnx, where nothing else would notice an attribute that changes
+    what the operator means.
+    """
+    of_value = only(**allowed)
+
+    def refuse(attributes: dict[str, Any]) -> str | None:
+        for name in attributes:
+            if name not in names and name not in allowed:
+                return f"attribute {name} is not supported"
+        return of_value(attributes)
+
+    return refuse
+
+
 _loaded: list[bool] = []
 
 

@@ -52,7 +52,7 @@ def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
     return cast(n[3], dtype_of(q))
 
 
-def split_heads(x: ir.Value, heads: int) -> ir.Value:
+def split_heads(x: ir.Value, heads: Dim) -> ir.Value:
     """[B, S, H·D] → [B, H, S, D]."""
     b, s, width = shape_of(x)
     wide = reshape(x, (b, s, heads, floordiv(width, heads)))

@@ -7,7 +7,6 @@ only where a value falls between two quantised ones within float32's rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -17,7 +16,6 @@ from ._table import importer
 from .onnx_node import Node, ai, axis, cast, dtype_of, reshape, shape_of
 from .onnx_nodes_conv import convolve
 from .onnx_nodes_matmul import product
-from .onnx_nodes_shape import concat_values
 from .onnx_tensors import DTYPES, type_name
 
 _STORED = ("int8", "uint8", "int16", "uint16", "int32")
@@ -35,14 +33,14 @@ def _axis(n: Node, scale: ir.Value) -> int:
     return axis(n.attr("axis", 1), len(n.shape(0))) if len(shape_of(scale)) else 0
 
 
-def _one(value: ir.Value | None) -> ir.Value | None:
+def one(value: ir.Value | None) -> ir.Value | None:
     """A single scale or zero point as a scalar."""
     return reshape(value, ()) if value is not None and shape_of(value) == (1,) else value
 
 
 @importer("QuantizeLinear", refuse=_output_dtype)
 def quantize_linear(n: Node) -> ir.Value:
-    x, scale, zero = n[0], _one(n[1]), _one(n.get(2))
+    x, scale, zero = n[0], one(n[1]), one(n.get(2))
     assert scale is not None
     if zero is None:
         wanted = n.attr("output_dtype", 0)
@@ -61,13 +59,13 @@ def quantize_linear(n: Node) -> ir.Value:
 
 @importer("DequantizeLinear")
 def dequantize_linear(n: Node) -> ir.Value:
-    scale = _one(n[1])
+    scale = one(n[1])
     assert scale is not None
     y = ai(
         "dequantize_linear",
         n[0],
         scale,
-        _one(n.get(2)),
+        one(n.get(2)),
         axis=_axis(n, scale),
         block=n.attr("block_size", 0),
     )
@@ -77,7 +75,7 @@ def dequantize_linear(n: Node) -> ir.Value:
 
 def real(n: Node, first: int, along: int = 0) -> ir.Value:
     """Inputs first, first+1, first+2 (value, scale, zero point) as floats."""
-    scale, zero = _one(n[first + 1]), _one(n.get(first + 2))
+    scale, zero = one(n[first + 1]), one(n.get(first + 2))
     assert scale is not None
     return ai(
         "dequantize_linear",
@@ -91,7 +89,7 @@ def real(n: Node, first: int, along: int = 0) -> ir.Value:
 
 def stored(n: Node, y: ir.Value, scale: int, dtype: str) -> ir.Value:
     """Quantise by the scale and zero point in inputs scale, scale+1."""
-    by, zero = _one(n[scale]), _one(n.get(scale + 1))
+    by, zero = one(n[scale]), one(n.get(scale + 1))
     assert by is not None
     if zero is None:
         zero = ir.full(0, shape_of(by), dtype)
@@ -112,7 +110,7 @@ def qlinear_conv(n: Node) -> ir.Value:
     bias = n.get(8)
     x, w = real(n, 0), real(n, 3)
     if bias is not None:  # an int32 in units of x_scale · w_scale
-        unit = ai("elemwise_mul", reshape(n[1], ()), _one(n[4]))
+        unit = ai("elemwise_mul", reshape(n[1], ()), one(n[4]))
         bias = ai("dequantize_linear", bias, unit, axis=0, block=0)
     return stored(n, convolve(n, x, w, bias), 6, n.type(0).dtype)
 
@@ -125,7 +123,7 @@ def qlinear_matmul(n: Node) -> ir.Value:
 
 def _real_matrix(n: Node, first: int, along: int) -> ir.Value:
     """A matrix operand as floats; its scales may be one, one a row (column), or of full rank."""
-    scale, zero = _one(n[first + 1]), _one(n.get(first + 2))
+    scale, zero = one(n[first + 1]), one(n.get(first + 2))
     assert scale is not None
     rank = len(n.shape(first))
     if len(shape_of(scale)) <= 1:
@@ -141,36 +139,3 @@ def _real_matrix(n: Node, first: int, along: int) -> ir.Value:
     if zero is not None:
         x = ai("elemwise_sub", x, cast(zero, dtype_of(scale)))
     return ai("elemwise_mul", x, scale)
-
-
-def _microsoft(name: str, float_form: Callable[[Node, Any], ir.Value], operands: int) -> None:
-    """Register NAME: `operands` quantised inputs, then the output's scale and zero."""
-
-    def run(n: Node) -> ir.Value:
-        values = [real(n, 3 * i) for i in range(operands)]
-        return stored(n, float_form(n, values), 3 * operands, n.type(0).dtype)
-
-    importer(name, domain="com.microsoft")(run)
-
-
-_microsoft("QLinearAdd", lambda n, v: ai("elemwise_add", *v), 2)
-_microsoft("QLinearMul", lambda n, v: ai("elemwise_mul", *v), 2)
-_microsoft("QLinearSigmoid", lambda n, v: ai("sigmoid", *v), 1)
-_microsoft("QLinearLeakyRelu", lambda n, v: ai("leaky_relu", *v, alpha=n.attr("alpha", 0.01)), 1)
-
-
-@importer("QLinearGlobalAveragePool", domain="com.microsoft")
-def qlinear_global_average_pool(n: Node) -> ir.Value:
-    last = bool(n.attr("channels_last", 0))
-    rank = len(n.shape(0))
-    axes = tuple(range(1, rank - 1)) if last else tuple(range(2, rank))
-    y = ai("reduce_mean", real(n, 0), axes=axes, keepdims=True)
-    return stored(n, y, 3, n.type(0).dtype)
-
-
-@importer("QLinearConcat", domain="com.microsoft")
-def qlinear_concat(n: Node) -> ir.Value:
-    values = [real(n, i) for i in range(2, len(n), 3)]
-    y = concat_values(values, axis(n.attr("axis"), len(shape_of(values[0]))))
-    scale, zero = _one(n[0]), _one(n[1])
-    return ai("quantize_linear", y, scale, zero, axis=0, block=0)
