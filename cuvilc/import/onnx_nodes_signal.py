@@ -118,12 +118,14 @@ def mel_weight_matrix(n: Node) -> Val:
     words = ("the number of mel bins is", "the transform's length is", "the sample rate is")
     bins, length, rate = (int(n.number(i, what)) for i, what in enumerate(words))
     low, high = (n.number(i, "an edge frequency is") for i in (3, 4))
+    rows = length // 2 + 1
+    _check_length(length)
+    if not 0 <= bins * rows <= 64 * fourier.LONGEST:
+        raise ShapeError(f"{bins} mel bins of {rows} frequencies")
     low_mel, high_mel = (2595 * np.log1p(f / 700) / np.log(10) for f in (low, high))
     mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))
     corners = (length + 1) * (700 * np.expm1(mels / 2595 * np.log(10))) // rate
-    rows = length // 2 + 1
-    _check_length(length)
-    if bins < 0 or bins * rows > 64 * fourier.LONGEST or rate < 1 or corners.min() < 0 or corners.max() >= rows:
+    if rate < 1 or corners.min() < 0 or corners.max() >= rows:
         raise ShapeError(f"edges {low} to {high} Hz lie outside the spectrum of {rate} Hz")
     matrix, row = np.zeros((rows, bins)), np.arange(rows)
     for i, (left, centre, right) in enumerate(

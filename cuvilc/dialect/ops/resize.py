@@ -47,9 +47,8 @@ class Resize:
     nearest: str = "round_prefer_floor"
     cubic_a: float = -0.75
     exclude_outside: bool = False
-    antialias: bool = False
 
-    def shape(x, *, sizes, scales, mode, coordinate, nearest, antialias, **rest):
+    def shape(x, *, sizes, scales, mode, coordinate, nearest, **rest):
         need_length(sizes, x.rank, "sizes")
         need_not_negative(sizes, "sizes")
         if scales is not None:
@@ -58,7 +57,6 @@ class Resize:
         need_word(mode, MODES, "mode")
         need_word(coordinate, COORDINATES, "coordinate")
         need_word(nearest, NEAREST, "nearest")
-        need(not antialias, "antialias is not supported; resize without it")
         if mode != "nearest":
             need_number(x)
         for n, m in zip(x.shape, sizes, strict=True):
@@ -185,7 +183,7 @@ def _coordinate(words: Any, i: Any, n: Any, m: Any, scale: float | None, kind: s
 
 def _taps(
     words: Any, i: Any, n: Any, m: Any, scale: float | None, mode: str, *,
-    coordinate: str, nearest: str, cubic_a: float, exclude_outside: bool, antialias: bool,
+    coordinate: str, nearest: str, cubic_a: float, exclude_outside: bool,
 ) -> list[tuple[Any, Any]]:  # fmt: skip
     """(index, weight) of the elements that output index i is made of; weight None is 1."""
     c = _coordinate(words, i, n, m, scale, coordinate)

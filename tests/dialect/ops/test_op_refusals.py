@@ -58,7 +58,7 @@ REFUSALS = [
         "scatter_nd", ("float32[3]", "int64[2,1]", "float32[2]"), {"reduction": "sub"},
         "reduction must be one of 'none', 'add', 'mul', 'max', 'min', not 'sub'",
     ),
-    ("resize", ("float32[1,4]",), {"sizes": (1, 2), "antialias": True}, "antialias"),
+    ("resize", ("float32[1,4]",), {"sizes": (1, 2), "mode": "lanczos"}, "mode must be one of"),
     ("resize", ("float32[0]",), {"sizes": (2,)}, "an empty axis cannot be resized to 2"),
     ("depth_to_space", ("float32[1,6,2,2]",), {"block": 2}, "6 channels are not a multiple of 2²"),
     ("reduce_sum", ("float32[2,3]",), {"axes": (1, 0), "keepdims": True}, "axes must ascend"),
