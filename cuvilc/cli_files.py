@@ -41,9 +41,9 @@ def read_arrays(path: Path, only_input: str = "") -> dict[str, np.ndarray[Any, A
 
 
 def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """NumPy reads bfloat16 back as two bytes without meaning; the runtime takes the raw bits."""
-    if array.dtype.kind == "V" and array.dtype.itemsize == 2:
-        return array.view("uint16")
+    """NumPy reads ml_dtypes' arrays back as bytes without meaning; the runtime takes those."""
+    if array.dtype.kind == "V" and array.dtype.itemsize <= 2:
+        return array.view(f"u{array.dtype.itemsize}")
     return array
 
 
@@ -53,9 +53,9 @@ def _unusable(path: Path, why: str) -> CuvilError:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     """A .npz at `path`, written aside and renamed. CUV621."""
-    import numpy as np  # noqa: PLC0415
+    from cuvilc.dialect.narrow import as_numpy  # noqa: PLC0415  (loads ml_dtypes)
 
-    plain = {n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
+    plain = {name: as_numpy(array) for name, array in arrays.items()}
     write_file(path, lambda file: _savez(file, plain))
 
 

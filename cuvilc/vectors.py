@@ -37,13 +37,13 @@ def random_array(
     """Normal floats, small non-negative integers, fair bools: valid for most models."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype == "bfloat16":
-        import ml_dtypes  # noqa: PLC0415  (only models with bfloat16 inputs need it)
+    from cuvilc.dialect.narrow import E8M0, FORMATS, numpy_dtype  # noqa: PLC0415  (ml_dtypes)
 
-        return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
-    if dtype in RELATIVE:
-        return rng.standard_normal(shape).astype(dtype)
-    return rng.integers(0, below, shape).astype(dtype)
+    if dtype == E8M0:  # it has no sign
+        return np.exp2(rng.integers(-3, 4, shape)).astype(numpy_dtype(dtype))
+    if dtype in RELATIVE or dtype in FORMATS:
+        return rng.standard_normal(shape).astype(numpy_dtype(dtype))
+    return rng.integers(0, below, shape).astype(numpy_dtype(dtype))
 
 
 def trials(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from cuvilc.artifact import Package, input_symbols, read_package
@@ -23,6 +24,7 @@ from cuvilc.codes_runtime import (
 )
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.dialect.narrow import NARROW_FLOATS, NARROW_INTEGERS
 from cuvilc.open_package import open_package
 from cuvilc.vectors import random_array, tolerance_of, trials
 
@@ -155,11 +157,12 @@ def difference(
 ) -> tuple[float, float, str]:
     """(largest error, limit), both relative to the scale of `wanted`, and what else differs.
 
-    Integers must be equal, but 8-bit ones, which quantised models round to, may be one step off.
+    Integers must be equal, but those of 8 bits and fewer, which quantised models round to, may be
+    one step off, as may narrow floats.
     """
     if found.shape != wanted.shape:
         return np.inf, 0.0, f"shape {list(found.shape)}, not {list(wanted.shape)}"
-    if found.dtype.kind in "iub":
+    if found.dtype.kind in "iub" or found.dtype.name in NARROW_INTEGERS:
         steps = 1 if found.dtype.itemsize == 1 and found.dtype.kind != "b" else 0
         off = np.abs(found.astype(np.int64) - wanted.astype(np.int64))
         return float(off.max(initial=0)), float(steps), ""
@@ -170,7 +173,10 @@ def difference(
     scale = np.abs(np.where(special, 0, b)).max(initial=0)
     error = np.abs(np.where(special, 0, a) - np.where(special, 0, b)).max(initial=0)
     unit = scale or 1.0  # all zeros have no scale: errors are then absolute
-    limit = tolerance["rtol"] * scale + tolerance["atol"]
+    relative = tolerance["rtol"]
+    if found.dtype.name in NARROW_FLOATS:
+        relative = max(relative, float(ml_dtypes.finfo(found.dtype).eps))
+    limit = relative * scale + tolerance["atol"]
     return float(error / unit), float(limit / unit), ""
 
 

@@ -19,12 +19,14 @@ import numpy as np
 from cuvilc._mlir import func, ir
 from cuvilc.dialect import op as declarations
 from cuvilc.dialect.dims import Dim, Expr, symbols
+from cuvilc.dialect.narrow import NARROW_FLOATS
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
 from cuvilc.dialect.types import FLOATS, TensorType, TypeTable, dtype_name, numpy_dtype
 
 Operation: TypeAlias = ir.Operation
 Value: TypeAlias = ir.Value
 Range = tuple[int, int | None]
+VIEWS = ("ai.reshape", "ai.bitcast")  # bare, they share their operand's memory
 
 
 @dataclass
@@ -292,7 +294,7 @@ def places(operation: Operation) -> tuple[Any, ...]:
 
 def full(value: float | int | bool, shape: Sequence[Dim] = (), dtype: str = "float32") -> Value:
     """An `ai.full`: a tensor of one repeated value, which kernels take as an immediate."""
-    value = float(value) if dtype in FLOATS else int(value)
+    value = float(value) if dtype in (*FLOATS, *NARROW_FLOATS) else int(value)
     return build("ai.full", value=value, shape=tuple(shape), dtype=dtype)
 
 

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 
 from cuvilc._mlir import ir
 from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, parse, product
 from cuvilc.dialect.dot_layout import dot_shape, from_dot, to_dot
+from cuvilc.dialect.narrow import NARROW_INTEGERS, as_numpy
+from cuvilc.dialect.narrow import numpy_dtype as numpy_dtype
 
 _MLIR_DTYPES = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint8": "ui8", "uint16": "ui16", "uint32": "ui32", "uint64": "ui64", "bool": "i1",
+    "float8_e4m3fn": "f8E4M3FN", "float8_e4m3fnuz": "f8E4M3FNUZ", "float8_e5m2": "f8E5M2",
+    "float8_e5m2fnuz": "f8E5M2FNUZ", "float8_e8m0fnu": "f8E8M0FNU", "float6_e2m3fn": "f6E2M3FN",
+    "float6_e3m2fn": "f6E3M2FN", "float4_e2m1fn": "f4E2M1FN",
+    "int4": "i4", "uint4": "ui4", "int2": "i2", "uint2": "ui2",
 }  # fmt: skip
 _FROM_MLIR = {v: k for k, v in _MLIR_DTYPES.items()}
 DTYPES = tuple(_MLIR_DTYPES)
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a dtype name; bfloat16 comes from ml_dtypes."""
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -108,7 +108,11 @@ def pack_parts(layout: str) -> tuple[int, int]:
 
 
 def to_layout(array: np.ndarray, layout: str) -> np.ndarray:
-    """A row-major array as it lies in memory in `layout`; the filled-up tail is zeros."""
+    """A row-major array as it lies in memory in `layout`; the filled-up tail is zeros.
+
+    int4 and int2 come as int8: a byte carries the sign, as kernels write it.
+    """
+    array = as_numpy(array) if array.dtype.name in NARROW_INTEGERS else array
     if not layout:
         return np.ascontiguousarray(array)
     if layout.startswith("dot"):

@@ -189,6 +189,8 @@ def _constant_of_shape(node: Node, shape: np.ndarray) -> np.ndarray:
     if math.prod(sizes) > V.MAX_KNOWN:
         raise V.Unknown
     value = node.attr("value")
+    if value is not None and not V.is_known_dtype(value.dtype.name):
+        raise V.Unknown
     fill = 0.0 if value is None else value.reshape(-1)[0].item()
     return objects(sizes, [fill] * math.prod(sizes))
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
+from cuvilc.dialect.narrow import NARROW_FLOATS
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
-from .onnx_node import Node, ai, cast, learn_bounds, reshape, scalar, shape_of
-from .onnx_tensors import DTYPES, type_name
+from .onnx_node import Node, ai, cast, dtype_of, learn_bounds, reshape, scalar, shape_of
 from .onnx_values import Val
 
 _BINARY = {
@@ -24,7 +24,7 @@ _BINARY = {
 }  # fmt: skip
 
 _UNARY = {
-    "IsNaN": "is_nan", "Not": "logical_not", "BitwiseNot": "bit_not", "HardSwish": "hard_swish",
+    "Not": "logical_not", "BitwiseNot": "bit_not", "HardSwish": "hard_swish",
     **{name: name.lower() for name in (
         "Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
         "Sin", "Cos",
@@ -38,6 +38,16 @@ _UNARY = {
 @importer(*_UNARY)
 def unary(n: Node) -> ir.Value:
     return ai(_UNARY[n.op], n[0])
+
+
+def _widened(x: ir.Value) -> ir.Value:
+    """x, or a float32 where it is of a narrow float: none is computed with, and all fit."""
+    return cast(x, "float32") if dtype_of(x) in NARROW_FLOATS else x
+
+
+@importer("IsNaN")
+def is_nan(n: Node) -> ir.Value:
+    return ai("is_nan", _widened(n[0]))
 
 
 @importer(*_BINARY, since=7)
@@ -99,28 +109,11 @@ def where(n: Node) -> ir.Value:
     return ai("where", n[0], n[1], n[2])
 
 
-def _cast_target(attributes: dict[str, Any]) -> str | None:
-    to = attributes.get("to")
-    if isinstance(to, int) and to not in DTYPES:
-        return f"conversion to {type_name(to)} is not supported"
-    return None
-
-
-@importer("Cast", refuse=_cast_target)
-def cast_(n: Node) -> ir.Value:
-    return cast(n[0], DTYPES[n.attr("to")].name)
-
-
-@importer("CastLike")
-def cast_like(n: Node) -> ir.Value:
-    return cast(n[0], n.type(1).dtype)
-
-
 @importer("IsInf")
 def is_inf(n: Node) -> ir.Value:
     return ai(
         "is_inf",
-        n[0],
+        _widened(n[0]),
         positive=bool(n.attr("detect_positive", 1)),
         negative=bool(n.attr("detect_negative", 1)),
     )

@@ -1,8 +1,5 @@
 """Quantised operators. All become dequantise → float operator → quantise, the one form that passes
-know.
-
-The float operator sees exact multiples of the scales, so results differ from integer arithmetic
-only where a value falls between two quantised ones within float32's rounding.
+know: raise-integers makes integer products of it.
 """
 
 from __future__ import annotations
@@ -11,21 +8,31 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.ops.quant import PRECISIONS, QUANTISED
 
-from ._table import importer
+from ._table import Refusal, importer
 from .onnx_node import Node, ai, axis, cast, dtype_of, reshape, shape_of
 from .onnx_nodes_conv import convolve
 from .onnx_nodes_matmul import product
 from .onnx_tensors import DTYPES, type_name
 
-_STORED = ("int8", "uint8", "int16", "uint16", "int32")
+
+def _among(word: str, dtypes: tuple[str, ...]) -> Refusal:
+    """A refusal for another dtype than these as attribute `word`; 0 is none."""
+
+    def refuse(attributes: dict[str, Any]) -> str | None:
+        wanted = attributes.get(word, 0)
+        if wanted and (wanted not in DTYPES or DTYPES[wanted].name not in dtypes):
+            return f"{word} = {type_name(wanted)} is not supported"
+        return None
+
+    return refuse
 
 
-def _output_dtype(attributes: dict[str, Any]) -> str | None:
-    wanted = attributes.get("output_dtype", 0)
-    if wanted and (wanted not in DTYPES or DTYPES[wanted].name not in _STORED):
-        return f"quantisation to {type_name(wanted)} is not supported"
-    return None
+def _dtype(n: Node, word: str) -> str:
+    """The dtype that attribute `word` names, or nothing."""
+    found = n.attr(word, 0)
+    return DTYPES[found].name if found else ""
 
 
 def _axis(n: Node, scale: ir.Value) -> int:
@@ -38,29 +45,37 @@ def one(value: ir.Value | None) -> ir.Value | None:
     return reshape(value, ()) if value is not None and shape_of(value) == (1,) else value
 
 
-@importer("QuantizeLinear", refuse=_output_dtype)
+_refused_stored = _among("output_dtype", QUANTISED)
+_refused_precision = _among("precision", PRECISIONS)
+
+
+@importer("QuantizeLinear", refuse=lambda a: _refused_stored(a) or _refused_precision(a))
 def quantize_linear(n: Node) -> ir.Value:
+    """The quotient is a half where x and scale both are (as in onnx's reference), else float32."""
     x, scale, zero = n[0], one(n[1]), one(n.get(2))
     assert scale is not None
+    precision = _dtype(n, "precision")
+    if precision:
+        x, scale = cast(x, precision), cast(scale, precision)
+    x, scale = (v if dtype_of(v) in PRECISIONS else cast(v, "float32") for v in (x, scale))
     if zero is None:
-        wanted = n.attr("output_dtype", 0)
-        zero = ir.full(0, shape_of(scale), DTYPES[wanted].name if wanted else "uint8")
-    if dtype_of(x) == "int32":
-        x = cast(x, "float32")
+        zero = ir.full(0, shape_of(scale), _dtype(n, "output_dtype") or "uint8")
     return ai(
-        "quantize_linear",
-        x,
-        cast(scale, dtype_of(x)),
-        zero,
-        axis=_axis(n, scale),
-        block=n.attr("block_size", 0),
-    )
+        "quantize_linear", x, scale, zero,
+        axis=_axis(n, scale), block=n.attr("block_size", 0),
+        precision=dtype_of(x) if dtype_of(x) == dtype_of(scale) else "float32",
+        saturate=bool(n.attr("saturate", 1)),
+    )  # fmt: skip
 
 
-@importer("DequantizeLinear")
+@importer("DequantizeLinear", refuse=_among("output_dtype", PRECISIONS))
 def dequantize_linear(n: Node) -> ir.Value:
+    """Products are a float32 where the result is of another dtype than the scale."""
     scale = one(n[1])
     assert scale is not None
+    wanted = _dtype(n, "output_dtype") or dtype_of(scale)
+    if wanted != dtype_of(scale):
+        scale = cast(scale, "float32")
     y = ai(
         "dequantize_linear",
         n[0],
@@ -69,8 +84,7 @@ def dequantize_linear(n: Node) -> ir.Value:
         axis=_axis(n, scale),
         block=n.attr("block_size", 0),
     )
-    wanted = n.attr("output_dtype", 0)
-    return cast(y, DTYPES[wanted].name) if wanted else y
+    return cast(y, wanted)
 
 
 def real(n: Node, first: int, along: int = 0) -> ir.Value:

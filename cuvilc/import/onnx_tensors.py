@@ -26,9 +26,28 @@ DTYPES: dict[int, np.dtype[Any]] = {
     _T.INT8: np.dtype("int8"), _T.INT16: np.dtype("int16"), _T.INT32: np.dtype("int32"),
     _T.INT64: np.dtype("int64"), _T.UINT8: np.dtype("uint8"), _T.UINT16: np.dtype("uint16"),
     _T.UINT32: np.dtype("uint32"), _T.UINT64: np.dtype("uint64"),
+    _T.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    _T.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    _T.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    _T.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    _T.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    _T.FLOAT6E2M3: np.dtype(ml_dtypes.float6_e2m3fn),
+    _T.FLOAT6E3M2: np.dtype(ml_dtypes.float6_e3m2fn),
+    _T.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    _T.INT4: np.dtype(ml_dtypes.int4), _T.UINT4: np.dtype(ml_dtypes.uint4),
+    _T.INT2: np.dtype(ml_dtypes.int2), _T.UINT2: np.dtype(ml_dtypes.uint2),
 }  # fmt: skip
-# Weights of 4 bits are unpacked to 8: the value is the same, and only weights come in them.
-_NIBBLES = {_T.INT4: np.dtype("int8"), _T.UINT4: np.dtype("uint8")}
+# Bits of elements that a file packs, the first in the lowest bits; here each takes a byte.
+_PACKED = {
+    _T.INT4: 4, _T.UINT4: 4, _T.FLOAT4E2M1: 4, _T.INT2: 2, _T.UINT2: 2,
+    _T.FLOAT6E2M3: 6, _T.FLOAT6E3M2: 6,
+}  # fmt: skip
+# Whose int32_data are bits, not numbers; those of 4 and 2 bits are bytes as in raw_data.
+_BITS = {
+    _T.FLOAT16: 16, _T.BFLOAT16: 16, _T.FLOAT6E2M3: 6, _T.FLOAT6E3M2: 6,
+    _T.FLOAT8E4M3FN: 8, _T.FLOAT8E4M3FNUZ: 8, _T.FLOAT8E5M2: 8, _T.FLOAT8E5M2FNUZ: 8,
+    _T.FLOAT8E8M0: 8, _T.FLOAT4E2M1: 4,
+}  # fmt: skip
 MAX_ELEMENTS = 1 << 42
 
 
@@ -64,7 +83,7 @@ class TensorReader:
         return self._typed(tensor, dtype, count)
 
     def _dtype(self, tensor: Any) -> np.dtype[Any]:
-        found = DTYPES.get(tensor.data_type) or _NIBBLES.get(tensor.data_type)
+        found = DTYPES.get(tensor.data_type)
         if found is None:
             raise self.error(
                 codes.BAD_TYPE, tensor, f"has elements of type {type_name(tensor.data_type)}"
@@ -78,7 +97,8 @@ class TensorReader:
         return prod(dims)
 
     def _check_bytes(self, tensor: Any, dtype: np.dtype[Any], count: int, length: int) -> None:
-        want = (count + 1) // 2 if tensor.data_type in _NIBBLES else count * dtype.itemsize
+        bits = _PACKED.get(tensor.data_type, 8 * dtype.itemsize)
+        want = (count * bits + 7) // 8
         if length != want:
             raise self.error(
                 codes.BAD_TENSOR, tensor,
@@ -90,14 +110,15 @@ class TensorReader:
         self, tensor: Any, buffer: Any, offset: int, dtype: np.dtype[Any], count: int
     ) -> np.ndarray:
         shape = tuple(tensor.dims)
-        if tensor.data_type in _NIBBLES:
-            packed = np.frombuffer(buffer, np.uint8, (count + 1) // 2, offset)
-            return _unpack(packed, dtype, count).reshape(shape)
         if count == 0:
             return np.empty(shape, dtype)
+        bits = _PACKED.get(tensor.data_type)
+        if bits is not None:
+            packed = np.frombuffer(buffer, np.uint8, (count * bits + 7) // 8, offset)
+            return _unpack(packed, bits, dtype, count).reshape(shape)
         # np.frombuffer knows no ml_dtypes: take the bits, then view them.
-        bits = np.dtype(f"u{dtype.itemsize}") if dtype.kind not in "biuf" else dtype
-        return np.frombuffer(buffer, bits, count, offset).view(dtype).reshape(shape)
+        plain = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+        return np.frombuffer(buffer, plain, count, offset).view(dtype).reshape(shape)
 
     def _typed(self, tensor: Any, dtype: np.dtype[Any], count: int) -> np.ndarray:
         """Data in float_data, int32_data and so on, as onnx.proto assigns them to types."""
@@ -114,18 +135,19 @@ class TensorReader:
             case _:
                 source = tensor.int32_data
         values = np.array(source, dtype=np.int64 if source is tensor.int32_data else None)
-        if tensor.data_type in _NIBBLES:
+        bits = _PACKED.get(tensor.data_type, 8)
+        if bits < 6 and len(values) == (count * bits + 7) // 8:
             packed = values.astype(np.uint8)
-            if len(packed) == (count + 1) // 2:
-                return _unpack(packed, dtype, count).reshape(tuple(tensor.dims))
+            return _unpack(packed, bits, dtype, count).reshape(tuple(tensor.dims))
         if len(values) != count:
             raise self.error(
                 codes.BAD_TENSOR,
                 tensor,
                 f"has dimensions {list(tensor.dims)}, but {len(values)} elements",
             )
-        if tensor.data_type in (_T.FLOAT16, _T.BFLOAT16):
-            return values.astype(np.uint16).view(dtype).reshape(tuple(tensor.dims))
+        if tensor.data_type in _BITS:
+            stored = values & ((1 << _BITS[tensor.data_type]) - 1)
+            return stored.astype(f"u{dtype.itemsize}").view(dtype).reshape(tuple(tensor.dims))
         return values.astype(dtype).reshape(tuple(tensor.dims))
 
     def _external(self, tensor: Any, dtype: np.dtype[Any], count: int) -> np.ndarray:
@@ -173,10 +195,19 @@ class TensorReader:
         )
 
 
-def _unpack(packed: np.ndarray, dtype: np.dtype[Any], count: int) -> np.ndarray:
-    """Two 4-bit values a byte, the low half first, signed or not by dtype."""
-    both = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[:count].astype(dtype)
-    return np.where(both > 7, both - 16, both).astype(dtype) if dtype.kind == "i" else both
+def _unpack(packed: np.ndarray, bits: int, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """Elements of 2, 4 or 6 bits, the first in the lowest; 6 bits go on in the next byte."""
+    if bits == 6:
+        padded = np.zeros((-(-len(packed) // 3), 4), np.uint8)  # 4 elements in 3 bytes
+        whole = np.zeros(3 * len(padded), np.uint8)
+        whole[: len(packed)] = packed
+        padded[:, :3] = whole.reshape(-1, 3)
+        packed = padded.view("<u4").reshape(-1)
+    together = 8 * (3 if bits == 6 else 1) // bits
+    codes = np.empty((len(packed), together), np.uint8)
+    for n in range(together):
+        codes[:, n] = (packed >> (n * bits)) & ((1 << bits) - 1)
+    return codes.reshape(-1)[:count].view(dtype)
 
 
 def confined(model: Path, location: str) -> Path | str:

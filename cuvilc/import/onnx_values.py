@@ -20,6 +20,7 @@ import numpy as np
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Expr, Shape
+from cuvilc.dialect.narrow import NARROW, NARROW_FLOATS
 from cuvilc.dialect.types import FLOATS, TensorType, dtype_name
 
 MAX_KNOWN = 4096  # elements of the largest tensor whose content is followed
@@ -232,7 +233,7 @@ def computed_points() -> dict[str, Any]:
 
 
 def is_known_dtype(dtype: str) -> bool:
-    return dtype not in ("bfloat16",)
+    return dtype not in ("bfloat16", *NARROW)
 
 
 class Val:
@@ -303,9 +304,8 @@ class Val:
 def _build(program: ir.Program, val: Val) -> ir.Value:
     array = val.array
     if array is not None:
-        if array.size == 1 and not (
-            array.dtype.kind == "i" and abs(int(array.reshape(())[()])) > 1 << 53
-        ):
+        exact = array.size == 1 and val.dtype not in NARROW_FLOATS  # a NaN has several codes
+        if exact and not (array.dtype.kind == "i" and abs(int(array.reshape(()))) > 1 << 53):
             return ir.full(array.reshape(()).item(), val.shape, val.dtype)
         return ir.constant(program, array, val.key)
     assert val.content is not None

@@ -20,6 +20,8 @@ DTYPES = (
     "float32", "float64", "float16", "bfloat16",
     "int8", "int16", "int32", "int64",
     "uint8", "uint16", "uint32", "uint64", "bool",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: NumPy's dtype name (or "bfloat16"), shape, buffer number."""
+    """An input or output of the model: NumPy's or ml_dtypes' dtype name, shape, buffer number."""
 
     name: str
     dtype: str

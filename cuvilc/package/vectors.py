@@ -1,7 +1,7 @@
 """Test vectors inside a package: inputs with the outputs that they must give, as vectors.npz.
 
 Arrays are named `case0.input0`, `case0.output0`, … after the model's order; a dtype that NumPy has
-no name for is stored as unsigned integers of its size and gets its meaning back from the metadata.
+no name for is stored as integers of its size and gets its meaning back from the metadata.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from cuvilc.artifact import BAD_METADATA, VECTORS_FILE, Package, Tolerance
 from cuvilc.diagnostics import fail
+from cuvilc.dialect.narrow import as_numpy, from_numpy
 
 Array = NDArray[np.generic]
 _FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-_FOREIGN = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,8 @@ def stored_entry(name: str) -> zipfile.ZipInfo:
 
 
 def write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    """Add `array` as a .npy file; bfloat16 as uint16, since NumPy has no name for it."""
-    plain = np.ascontiguousarray(array).reshape(array.shape)
-    if array.dtype.name == _FOREIGN:
-        plain = plain.view(np.uint16)
+    """Add `array` as a .npy file, of a dtype of NumPy's (cuvilc.dialect.narrow.as_numpy)."""
+    plain = as_numpy(np.ascontiguousarray(array).reshape(array.shape))
     large = plain.nbytes >= 1 << 31
     with archive.open(stored_entry(name), "w", force_zip64=large) as member:
         np.lib.format.write_array(member, plain, version=(1, 0), allow_pickle=False)
@@ -83,20 +81,15 @@ def read_vectors(package: Package) -> Vectors | None:
 def _read_case(package: Package, stored: Mapping[str, Array], i: int) -> Case:
     metadata = package.metadata
     return Case(
-        [_typed(stored[f"case{i}.input{k}"], p["dtype"]) for k, p in enumerate(metadata["inputs"])],
         [
-            _typed(stored[f"case{i}.output{k}"], p["dtype"])
+            from_numpy(stored[f"case{i}.input{k}"], p["dtype"])
+            for k, p in enumerate(metadata["inputs"])
+        ],
+        [
+            from_numpy(stored[f"case{i}.output{k}"], p["dtype"])
             for k, p in enumerate(metadata["outputs"])
         ],
     )
-
-
-def _typed(array: Array, dtype: str) -> Array:
-    if dtype != _FOREIGN:
-        return array
-    import ml_dtypes  # noqa: PLC0415  # only packages with bfloat16 ports need it
-
-    return array.view(ml_dtypes.bfloat16)
 
 
 def write_vectors_file(path: Path, vectors: Vectors) -> None:

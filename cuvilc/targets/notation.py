@@ -1,7 +1,8 @@
 """The language `k` of lowering facets, over TIR: values, index arithmetic, and accessors of
 operands.
 
-float16 and bfloat16 are float32 in here; loads and stores convert. Transcendental functions are
+float16 and bfloat16 are float32 in here; loads and stores convert. Narrow floats stay codes until
+`k.widen` makes a float32 of one, and `k.narrow` a code (narrow.py). Transcendental functions are
 polynomials that vectorise, each with the source of its formula and its error;
 tests/targets/test_notation.py measures it.
 """
@@ -13,11 +14,13 @@ from typing import Any
 
 from tvm import tirx
 
+from cuvilc.dialect.narrow import NARROW_INTEGERS, STORED
 from cuvilc.dialect.types import TensorType, channel_block, pack_parts
 from cuvilc.targets.math import Math
+from cuvilc.targets.narrow import Narrow
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 
-WIDE = {"float16": "float32", "bfloat16": "float32"}
+WIDE = {"float16": "float32", "bfloat16": "float32", **STORED}
 FAULTS = {"index": 1, "divide": 2}
 
 
@@ -70,7 +73,7 @@ def is_zero(index: Any) -> bool:
     return isinstance(index, int) and index == 0
 
 
-class Notation(Math):
+class Notation(Math, Narrow):
     """`k` in the facets of the dialect's operations; builds into one KernelBuilder."""
 
     def __init__(self, builder: KernelBuilder) -> None:
@@ -105,7 +108,7 @@ class Notation(Math):
             return tirx.reinterpret("float32", bits)
         if dtype == "float16":
             return tirx.Cast("float32", value)
-        return value
+        return self.own_bits(value, dtype) if dtype in STORED else value
 
     def store(self, buffer: Buffer, offset: Any, value: Any, dtype: str) -> None:
         """Write one element, converting (round to nearest even) to how `dtype` is stored."""
@@ -140,16 +143,24 @@ class Notation(Math):
     # ---- values
 
     def const(self, value: float, dtype: str) -> PrimExpr:
+        if dtype in STORED:
+            return self.code_of(value, dtype)
         dtype = compute_dtype(dtype)
         if dtype == "bool":
             return tirx.const(bool(value), "bool")
         return const(float(value) if dtype.startswith("float") else int(value), dtype)
 
     def cast(self, value: Any, dtype: str) -> PrimExpr:
-        """Convert as C does; a narrower float format rounds to nearest even, to bool is `!= 0`."""
+        """Convert as C does; a narrower float format rounds to nearest even, to bool is `!= 0`.
+
+        Narrow floats need `widen` before and `narrow` instead: their codes look like integers.
+        """
         source = _dtype(value)
         if dtype == "bool":
             return value if source == "bool" else unequal(value, const(0, source))
+        if dtype in NARROW_INTEGERS:
+            whole = self.cast(value, "int8") if source == "bool" else value
+            return self.to_narrow_integer(whole, dtype)
         if dtype == "float16":
             return tirx.Cast(
                 "float32",
@@ -266,17 +277,6 @@ class Notation(Math):
             condition, load, (lambda dtype: self.const(value, dtype)) if constant else value
         )
 
-    def lt(self, a: Any, b: Any) -> Any:
-        return as_expr(a) < as_expr(b)
-
-    def le(self, a: Any, b: Any) -> Any:
-        return as_expr(a) <= as_expr(b)
-
-    def gt(self, a: Any, b: Any) -> Any:
-        return as_expr(a) > as_expr(b)
-
-    def ge(self, a: Any, b: Any) -> Any:
-        return as_expr(a) >= as_expr(b)
     def fold(
         self, extents: Sequence[Any], start: Sequence[Any], step: Callable[..., Sequence[Any]]
     ) -> tuple[Any, ...]:
@@ -294,6 +294,17 @@ class Notation(Math):
                 variable.set(value)
         return tuple(self.let(s.get()) for s in state)
 
+    def lt(self, a: Any, b: Any) -> Any:
+        return as_expr(a) < as_expr(b)
+
+    def le(self, a: Any, b: Any) -> Any:
+        return as_expr(a) <= as_expr(b)
+
+    def gt(self, a: Any, b: Any) -> Any:
+        return as_expr(a) > as_expr(b)
+
+    def ge(self, a: Any, b: Any) -> Any:
+        return as_expr(a) >= as_expr(b)
 
     def eq(self, a: Any, b: Any) -> Any:
         return tirx.EQ(_comparable(a), _comparable(b))

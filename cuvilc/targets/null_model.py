@@ -19,8 +19,8 @@ from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.ir import Program
+from cuvilc.dialect.narrow import from_numpy
 from cuvilc.dialect.ops.structure import SizeError
-from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.null_feeds import Port, check_feeds
 
 LEVEL = "interpreter"
@@ -36,7 +36,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
         for number, (key, dtype) in enumerate(table):
             with archive.open(f"{number}.npy") as member:
                 array = np.lib.format.read_array(member, allow_pickle=False)
-            weights[key] = array.view(numpy_dtype(dtype)) if dtype == "bfloat16" else array
+            weights[key] = from_numpy(array, dtype)
     return weights
 
 

@@ -21,6 +21,7 @@ from tvm.ir import PointerType, PrimType
 from tvm.sym.analyzer import Analyzer
 
 from cuvilc.dialect.dims import Dim, Expr
+from cuvilc.dialect.narrow import STORED
 
 # TVM's classes have no usable types; the names say what is meant.
 PrimExpr: TypeAlias = Any  # tvm.ir.Expr
@@ -32,7 +33,7 @@ _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.V
 _LOAD = tvm.ir.TensorLoad
 # How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its
 # bits.
-_STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
+_STORAGE = {"bool": "uint8", "bfloat16": "uint16", **STORED}
 
 _ARGUMENT = """
 define linkonce_odr hidden ptr @cuvil_argument(ptr %arguments, i64 %i)

@@ -11,10 +11,13 @@
 
 #include "cuvil_dl.h"
 
-static const char *const dtype_names[] = {"float32", "float64", "float16", "bfloat16", "int8",
-                                          "int16",   "int32",   "int64",   "uint8",    "uint16",
-                                          "uint32",  "uint64",  "bool"};
-static const size_t dtype_bytes[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+static const char *const dtype_names[] = {
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8",
+    "uint16", "uint32", "uint64", "bool", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4",
+    "uint4", "int2", "uint2"};
+static const size_t dtype_bytes[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1,
+                                     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
 static void fail(const char *what, const char *why)
 {

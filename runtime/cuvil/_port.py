@@ -11,12 +11,22 @@ from ._error import CuvilError
 from ._native import DTYPES, INT64_MAX, TensorInfo
 
 
+_CODES, _SIGNED, _UNSIGNED = ("uint8",), ("int8", "uint8"), ("uint8", "int8")
+# NumPy's dtypes for the rest, the one of outputs first: a float's code, an integer's value.
+RAW = {
+    "bfloat16": ("uint16",),
+    **dict.fromkeys((name for name in DTYPES if name.startswith("float") and "_" in name), _CODES),
+    **{"int4": _SIGNED, "int2": _SIGNED, "uint4": _UNSIGNED, "uint2": _UNSIGNED},
+}
+
+
 class Port:
     """An input or output: `name`, `dtype`, `dims` and `ranges`.
 
     `dims` holds ints, and for dynamic axes the symbol or expression as a string; `ranges` holds
-    (lowest, highest) of each axis, highest None when unbounded. A bfloat16 port has the dtype of
-    ml_dtypes where that is installed, else uint16: the raw bits.
+    (lowest, highest) of each axis, highest None when unbounded. Of what NumPy has no dtype for
+    (bfloat16, float8_e4m3fn, int4, …) a port has the dtype of ml_dtypes where that is installed,
+    else the one that RAW says, which is taken in any case: an element has a whole byte or two.
     """
 
     __slots__ = (
@@ -105,7 +115,7 @@ class Port:
         self.fail("CUV604", f"input `{self.name}` is of type {kind}, not an array", help)
 
     def _check_dtype(self, dtype: np.dtype[Any]) -> None:
-        if self.dtype_name == "bfloat16" and dtype == np.uint16:
+        if dtype.name in RAW.get(self.dtype_name, ()):
             return
         order = "" if dtype.isnative else "byte-swapped "
         self.fail(
@@ -117,15 +127,13 @@ class Port:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: PLC0415  # optional
-        except ImportError:
-            name = "uint16"
-        else:
-            dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return dtype
-    return np.dtype(name)
+    if name not in RAW:
+        return np.dtype(name)
+    try:
+        import ml_dtypes  # noqa: PLC0415  # optional
+    except ImportError:
+        return np.dtype(RAW[name][0])
+    return np.dtype(getattr(ml_dtypes, name, RAW[name][0]))  # older ones do not have all
 
 
 class Outputs(tuple[np.ndarray, ...]):

@@ -63,8 +63,8 @@ template <class T> struct Result {
 class Context
 {
 public:
-    // `data` is read during run(), not copied. For float16 and bfloat16 give the dtype and any
-    // 2-byte type.
+    // `data` is read during run(), not copied. For what C++ has no type for (bfloat16, float8, int4)
+    // give the dtype and any type of that size.
     template <class T>
     void set_input(int index, const T *data, const std::vector<int64_t> &dims,
                    cuvil_dtype dtype = dtype_of<T>())

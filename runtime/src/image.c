@@ -21,6 +21,18 @@ static const struct {
     [CUVIL_UINT8] = {"uint8", 1},     [CUVIL_UINT16] = {"uint16", 2},
     [CUVIL_UINT32] = {"uint32", 4},   [CUVIL_UINT64] = {"uint64", 8},
     [CUVIL_BOOL] = {"bool", 1},
+    [CUVIL_FLOAT8_E4M3FN] = {"float8_e4m3fn", 1},
+    [CUVIL_FLOAT8_E4M3FNUZ] = {"float8_e4m3fnuz", 1},
+    [CUVIL_FLOAT8_E5M2] = {"float8_e5m2", 1},
+    [CUVIL_FLOAT8_E5M2FNUZ] = {"float8_e5m2fnuz", 1},
+    [CUVIL_FLOAT8_E8M0FNU] = {"float8_e8m0fnu", 1},
+    [CUVIL_FLOAT6_E2M3FN] = {"float6_e2m3fn", 1},
+    [CUVIL_FLOAT6_E3M2FN] = {"float6_e3m2fn", 1},
+    [CUVIL_FLOAT4_E2M1FN] = {"float4_e2m1fn", 1},
+    [CUVIL_INT4] = {"int4", 1},
+    [CUVIL_UINT4] = {"uint4", 1},
+    [CUVIL_INT2] = {"int2", 1},
+    [CUVIL_UINT2] = {"uint2", 1},
 };
 
 int64_t cuvil_dtype_bytes(uint32_t dtype)

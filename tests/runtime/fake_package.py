@@ -24,6 +24,8 @@ NONE = 0xFFFFFFFF
 DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "bool"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
 )
 OPS = (
     *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
@@ -95,7 +97,8 @@ class Image:
     def port(self, kind: int, name: str, dtype: str, dims: Sequence[int]) -> int:
         """An input or output with its buffer; returns the buffer. dims: expression numbers."""
         ports = self.inputs if kind == INPUT else self.outputs
-        item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+        narrow = dtype in DTYPES[DTYPES.index("bool") + 1 :]
+        item = 1 if narrow else 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
         buffer = self.buffer(kind, self.mul(self.const(item), *dims), len(ports))
         ports.append(
             struct.pack(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from cuvilc.dialect.dims import Dim, Shape, broadcast, equal, less, maximum
+from cuvilc.dialect.narrow import NARROW
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import FLOATS, TensorType
 
@@ -75,8 +76,14 @@ def need_integer(t: TensorType, what: str) -> None:
     need(t.dtype in INTEGERS, f"{what} must be of an integer dtype, not {t.dtype}")
 
 
+def need_computable(t: TensorType, what: str = "x") -> None:
+    """Refuse narrow dtypes: a kernel has their codes, which say nothing of order or equality."""
+    need(t.dtype not in NARROW, f"{what} of {t.dtype} can be moved, but not computed with: cast it")
+
+
 def need_number(t: TensorType, what: str = "x") -> None:
     need(t.dtype != "bool", f"{what} must be numbers, not bool; cast it or use a logical one")
+    need_computable(t, what)
 
 
 def need_same_dtype(*types: TensorType) -> None:

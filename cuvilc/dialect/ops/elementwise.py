@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
+from cuvilc.dialect.narrow import NARROW_FLOATS, widened
 from cuvilc.dialect.op import Sample, ShapeError, Tensor, op, sample
 from cuvilc.dialect.ops._rules import (
     INTEGERS,
     SIGNED,
     broadcast_shapes,
     need_broadcast,
+    need_computable,
     need_dtype,
     need_number,
     need_same_dtype,
@@ -312,20 +315,22 @@ class Cast:
     """x in another dtype: floats round to nearest and truncate to integers; bool is x ≠ 0.
 
     A float that no integer of `dtype` holds gives an unspecified one; beyond float16 lies inf.
+    Integers wrap around. To a narrow float leads `ai.narrow`.
     """
 
     x: Tensor
     dtype: str
 
     def shape(x, *, dtype):
-        need_word(dtype, DTYPES, "dtype")
+        need_word(dtype, tuple(d for d in DTYPES if d not in NARROW_FLOATS), "dtype")
         return x.with_(dtype=dtype)
 
     def reference(x, *, dtype):
+        x = widened(x)
         return x != 0 if dtype == "bool" else x
 
     def element(k, i, x, *, dtype):
-        return k.cast(x[i], dtype)
+        return k.cast(k.widen(x[i], x.type.dtype), dtype)
 
     samples = (
         sample("float32[3,5]", dtype="int32", low=-9.0, high=9.0),
@@ -334,6 +339,12 @@ class Cast:
         sample("bool[4]", dtype="uint8", low=0, high=1),
         sample(np.array([1e6, 0.1, -1e6], np.float32), dtype="float16"),
         sample("float32[2,0]", dtype="bfloat16"),
+        sample(np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fnuz), dtype="float32"),
+        sample(np.arange(254, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu), dtype="float64"),
+        sample("float6_e3m2fn[9]", dtype="float16", low=-28, high=28),
+        sample("float32[3,7]", dtype="int4", low=-20, high=20),
+        sample("int64[20]", dtype="uint2", low=-99, high=99),
+        sample("int4[5,3]", dtype="float32", low=-8, high=7),
     )
 
 
@@ -413,8 +424,7 @@ def compare(name: str, doc: str, reference, element, *samples, numbers: bool = T
 
     def shape(lhs, rhs):
         need_same_dtype(lhs, rhs)
-        if numbers:
-            need_number(lhs, "lhs")
+        (need_number if numbers else need_computable)(lhs, "lhs")
         return broadcast_type(lhs, rhs, dtype="bool")
 
     declare_binary(name, doc, shape, reference, element, samples)

@@ -1,4 +1,4 @@
-"""Between floats and 8- or 16-bit integers: q = round(x / scale) + zero point.
+"""Between floats and integers of 2 to 16 bits or narrow floats: q = round(x / scale + zero point).
 
 scale is one number (rank 0 or [1]), one per index of `axis` ([n]), or, with block > 0, one per
 `block` indices of it (x's shape with ⌈n/block⌉ there). The zero point has scale's shape.
@@ -6,9 +6,11 @@ scale is one number (rank 0 or [1]), one per index of `axis` ([n]), or, with blo
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from cuvilc.dialect.dims import ceildiv
+from cuvilc.dialect.narrow import FORMATS, NARROW_INTEGERS, round_to
 from cuvilc.dialect.op import ShapeError, Tensor, op, sample
 from cuvilc.dialect.ops._index import put
 from cuvilc.dialect.ops._rules import (
@@ -18,12 +20,14 @@ from cuvilc.dialect.ops._rules import (
     need_equal,
     need_float,
     need_shape,
+    need_word,
     replaced,
     spell,
 )
-from cuvilc.dialect.types import FLOATS, TensorType
+from cuvilc.dialect.types import FLOATS, TensorType, numpy_dtype
 
-QUANTISED = ("int8", "uint8", "int16", "uint16")
+QUANTISED = ("int8", "uint8", "int16", "uint16", *NARROW_INTEGERS, *FORMATS)
+PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 def _is_scalar(t) -> bool:
@@ -66,11 +70,23 @@ def _at(k, t, i, axis, block):
     return t[i[axis]]
 
 
+def _limits(dtype: str) -> tuple[int, int]:
+    """The least and the greatest integer of a quantised dtype."""
+    limits = ml_dtypes.iinfo(numpy_dtype(dtype))
+    return int(limits.min), int(limits.max)
+
+
+def _adds_zero(dtype: str) -> bool:
+    """Whether 0 is added as a zero point. onnx's reference adds none to a float8: -0 stays."""
+    return not dtype.startswith("float8")
+
+
 @op("ai.quantize_linear", traits=("elementwise",))
 class QuantizeLinear:
     """round(x / scale) + zero_point, saturated to zero_point's dtype.    (Jacob et al. 2018, eq. 1)
 
-    The quotient is a float32 and rounds half to even, which every target obeys bit by bit.
+    The quotient is a float32, rounded to `precision`, and rounds half to even, which every target
+    obeys bit by bit. To a narrow float: x / scale + zero_point, rounded as `ai.narrow` does.
     """
 
     x: Tensor
@@ -78,27 +94,41 @@ class QuantizeLinear:
     zero_point: Tensor
     axis: int = 1
     block: int = 0
+    precision: str = "float32"
+    saturate: bool = True
 
-    def shape(x, scale, zero_point, *, axis, block):
+    def shape(x, scale, zero_point, *, axis, block, precision, saturate):
         need_dtype(x, (*FLOATS, "int32"), "x")
         need_float(scale, "scale")
         need_dtype(zero_point, QUANTISED, "zero_point")
+        need_word(precision, PRECISIONS, "precision")
         _check_scale(x, scale, zero_point, axis, block)
         return x.with_(dtype=zero_point.dtype)
 
-    def reference(x, scale, zero_point, *, axis, block):
+    def reference(x, scale, zero_point, *, axis, block, precision, saturate):
+        dtype = zero_point.dtype.name
         scale = _spread(scale, x, axis, block).astype(np.float32)
-        zero = _spread(zero_point, x, axis, block).astype(np.float64)
-        limits = np.iinfo(zero_point.dtype)
-        return np.clip(np.rint(x.astype(np.float32) / scale) + zero, limits.min, limits.max)
+        quotient = (x.astype(np.float32) / scale).astype(numpy_dtype(precision))
+        zero = _spread(zero_point, x, axis, block).astype(np.float32)
+        if dtype in FORMATS:
+            level = quotient.astype(np.float32)
+            level = np.where((zero == 0) & (not _adds_zero(dtype)), level, level + zero)
+            return round_to(level, dtype, saturate, "nearest")
+        return np.clip(np.rint(quotient.astype(np.float64)) + zero, *_limits(dtype))
 
-    def element(k, i, x, scale, zero_point, *, axis, block):
+    def element(k, i, x, scale, zero_point, *, axis, block, precision, saturate):
+        dtype = zero_point.type.dtype
         by = k.cast(_at(k, scale, i, axis, block), "float32")
-        zero = k.cast(_at(k, zero_point, i, axis, block), "float32")
-        limits = np.iinfo(zero_point.dtype)
-        low, high = (k.const(int(v), "float32") for v in (limits.min, limits.max))
-        level = k.round_even(k.div(k.cast(x[i], "float32"), by)) + zero
-        return k.cast(k.min(k.max(level, low), high), zero_point.dtype)
+        zero = k.cast(k.widen(_at(k, zero_point, i, axis, block), dtype), "float32")
+        quotient = k.cast(k.div(k.cast(x[i], "float32"), by), precision)
+        if dtype in FORMATS:
+            level = quotient + zero
+            if not _adds_zero(dtype):
+                level = k.select(k.eq(zero, k.const(0, "float32")), quotient, level)
+            return k.narrow(level, dtype, saturate, "nearest")
+        low, high = (k.const(v, "float32") for v in _limits(dtype))
+        level = k.round_even(quotient) + zero
+        return k.cast(k.min(k.max(level, low), high), dtype)
 
     samples = (
         sample("float32[3,5]", np.float32(0.02), np.array(128, np.uint8)),
@@ -110,7 +140,16 @@ class QuantizeLinear:
             "float32[2,5]", np.full((2, 3), 0.125, np.float32), np.zeros((2, 3), np.uint8), block=2
         ),
         sample(np.array([0.5, 1.5, 2.5, -0.5], np.float32), np.float32(1), np.int8(0)),
-    )
+        sample("float32[3,5]", np.float32(0.2), np.array(3, ml_dtypes.uint4), low=-3, high=3),
+        sample("float16[2,7]", np.float16(0.3), np.array(0, ml_dtypes.int2), precision="float16"),
+        sample(
+            "float32[2,5]", np.full((2, 3), 0.03, np.float32), np.zeros((2, 3), ml_dtypes.int4),
+            block=2,
+        ),
+        sample("float32[40]", np.float32(0.003), np.array(0, ml_dtypes.float8_e4m3fn)),
+        sample("float32[40]", np.float32(2e-5), np.array(0, ml_dtypes.float8_e5m2), saturate=False),
+        sample("float16[3,9]", np.float16(0.2), np.array(0.5, ml_dtypes.float4_e2m1fn)),
+    )  # fmt: skip
 
 
 @op("ai.dequantize_linear", traits=("elementwise",))
@@ -134,13 +173,15 @@ class DequantizeLinear:
     def reference(x, scale, zero_point, *, axis, block):
         level = x.astype(np.float64)
         if zero_point is not None:
-            level = level - _spread(zero_point, x, axis, block)
+            level = level - _spread(zero_point, x, axis, block).astype(np.float64)
         return level * _spread(scale, x, axis, block)
 
     def element(k, i, x, scale, zero_point, *, axis, block):
-        level = k.cast(x[i], "int32")
+        dtype = x.type.dtype
+        exact = "float32" if dtype in FORMATS else "int32"
+        level = k.cast(k.widen(x[i], dtype), exact)
         if zero_point is not None:
-            level = level - k.cast(_at(k, zero_point, i, axis, block), "int32")
+            level = level - k.cast(k.widen(_at(k, zero_point, i, axis, block), dtype), exact)
         return k.cast(level, scale.dtype) * _at(k, scale, i, axis, block)
 
     samples = (
@@ -149,4 +190,9 @@ class DequantizeLinear:
         sample("int32[3,2]", np.array([0.001], np.float32), low=-9999, high=9999),
         sample("int8[2,5]", "float32[2,3]", "int8[2,3]", block=2, low=-99, high=99),
         sample("uint16[4]", np.float16(0.01), low=0, high=999),
+        sample("int4[3,5]", np.float32(0.1), np.array(-3, ml_dtypes.int4), low=-8, high=7),
+        sample("uint2[2,5]", "float32[2,3]", "uint2[2,3]", block=2, low=0, high=3),
+        sample(np.arange(-8, 8).astype(ml_dtypes.float4_e2m1fn), np.float32(0.1)),
+        sample("float8_e5m2[2,9]", np.float16(0.1), np.array(0, ml_dtypes.float8_e5m2)),
+        sample("float6_e3m2fn[3,9]", np.float32(0.3), np.array(1.5, ml_dtypes.float6_e3m2fn)),
     )

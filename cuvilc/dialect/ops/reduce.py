@@ -11,6 +11,7 @@ from cuvilc.dialect.ops._rules import (
     INTEGERS,
     need,
     need_axis,
+    need_computable,
     need_dtype,
     need_float,
     need_not_negative,
@@ -70,8 +71,7 @@ def _reduction(name, doc, reference, combine, *samples, numbers=True):
     """Declare ai.NAME(x) {axes, keepdims}, a fold that needs no last step."""
 
     def shape(x, *, axes, keepdims):
-        if numbers:
-            need_number(x)
+        (need_number if numbers else need_computable)(x)
         return reduced_type(x, axes, keepdims)
 
     body = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvilc.dialect.dims import Dim, equal, less, maximum, minimum, product
+from cuvilc.dialect.narrow import NARROW
 from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op, sample
 from cuvilc.dialect.ops._index import as_index, flatten, guarded, put, reshape_index
 from cuvilc.dialect.ops._rules import (
@@ -240,7 +241,7 @@ class Pad:
             conditions += [] if isinstance(b, int) and b == 0 else [k.ge(j, b)]
             conditions += [] if isinstance(a, int) and a == 0 else [k.lt(j, n + b)]
         where = tuple(j - b for j, b, _, _ in axes)
-        return guarded(k, conditions, lambda: x[where], k.const(value, x.dtype))
+        return guarded(k, conditions, lambda: x[where], k.const(value, x.type.dtype))
 
     samples = (
         sample("float32[2,3]", before=(1, 0), after=(0, 2), value=1.5),
@@ -306,7 +307,7 @@ class Iota:
 
     def shape(*, shape, axis, dtype, start, step):
         need_word(dtype, DTYPES, "dtype")
-        need(dtype != "bool", "dtype must be a number's")
+        need(dtype not in ("bool", *NARROW), "dtype must be of numbers with 8 bits or more")
         need_axis(axis, len(shape))
         need_not_negative(shape, "shape")
         return TensorType(shape, dtype)

@@ -16,6 +16,7 @@ import numpy as np
 from cuvilc.dialect.dims import Expr
 from cuvilc.dialect.interpret import widen
 from cuvilc.dialect.ir import Program, Value
+from cuvilc.dialect.narrow import NARROW_FLOATS
 from cuvilc.dialect.passes.canonicalize import in_order
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node
@@ -30,7 +31,7 @@ _SOURCES = ("ai.constant", "ai.full")
 _KEPT = ("ai.constant", "ai.full", "ai.attention", "ai.relayout", "ai.lstm", "ai.gru", "ai.rnn")
 _MOVES = (
     "ai.reshape", "ai.transpose", "ai.slice", "ai.concat", "ai.gather", "ai.broadcast_to", "ai.pad",
-    "ai.tile",
+    "ai.tile", "ai.bitcast",
 )  # fmt: skip
 
 
@@ -135,7 +136,8 @@ class _Folder:
         node = self.graph.producers[value]
         array, t = self.arrays[value], self.graph.type(value)
         first = array.reshape(-1)[:1]
-        uniform = array.size == 1 and (t.is_float or abs(int(first[0])) < 2**62)
+        narrow = t.dtype in NARROW_FLOATS  # a number does not tell its NaNs apart
+        uniform = array.size == 1 and not narrow and (t.is_float or abs(int(first[0])) < 2**62)
         self.graph.here = node
         if uniform:
             made = self.graph.full(

@@ -20,12 +20,12 @@ VERSION = 1
 
 BARE = (
     "ai.constant", "ai.if", "ai.loop", "ai.yield", "ai.dim_values", "ai.require", "ai.bind_size",
-    "func.return", "ai.fusion",
+    "ai.bitcast", "func.return", "ai.fusion",
 )  # fmt: skip
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it all is in fusions, save constants, free reshapes, sizes and conditionals."""
+    """After it all is in fusions, save constants, free views, sizes and conditionals."""
     fuse_builtin.load()
     with program:
         graph = Graph(program)

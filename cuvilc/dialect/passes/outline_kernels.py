@@ -22,7 +22,7 @@ VERSION = 1
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it, `main` consists of launches, constants, reshapes, sizes and conditionals."""
+    """After it, `main` consists of launches, constants, views, sizes and conditionals."""
     known: dict[str, str] = {}
     with program:
         for function in program.kernels():

@@ -3,7 +3,7 @@
 Lifetimes are over the linear order of operations, branches one after the other. With static sizes
 offsets are chosen best-fit (largest first); with symbolic sizes values share slots when one
 provably fits, and an offset is a sum of slot sizes. An elementwise kernel writes over an operand
-that dies with it. A bare `ai.reshape` shares its operand's memory. ALIGNMENT keeps vectors and
+that dies with it. A bare view (ir.VIEWS) shares its operand's memory. ALIGNMENT keeps vectors and
 cache lines of different buffers apart.
 
 What is sized by a symbol that the model computes lies in a heap slot, which grows while the model
@@ -117,7 +117,7 @@ def _claim_outputs(main: Operation) -> dict[Value, int]:
 
 def _view_source(value: Value) -> Value:
     owner = ir.defining(value)
-    while owner is not None and owner.name == "ai.reshape":
+    while owner is not None and owner.name in ir.VIEWS:
         value = owner.operands[0]
         owner = ir.defining(value)
     return value

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect.ir import Value
+from cuvilc.dialect.narrow import NARROW, NARROW_FLOATS, STORED
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rewrite
 from cuvilc.dialect.types import FLOATS
 
@@ -197,6 +198,11 @@ def _holds(source: str, middle: str) -> bool:
     """Whether every value of dtype `source` survives in `middle`."""
     if source == middle or source == "bool":
         return True
+    if middle in NARROW:
+        return False
+    if source in NARROW_FLOATS:
+        return middle in ("float32", "float64", "bfloat16")
+    source = STORED.get(source, source)
     if source == "bfloat16":
         return middle in ("float32", "float64")
     if middle == "bfloat16" or (source in ("int64", "uint64") and middle in FLOATS):
@@ -252,10 +258,10 @@ def logic_known(g: Graph, node: Node) -> Any:
 def small_constant(g: Graph, node: Node) -> Any:
     """A constant of one element → ai.full, which kernels take as an immediate."""
     t = g.type(node.result)
-    if t.layout or any(d != 1 for d in t.shape):
-        return None
+    if t.layout or any(d != 1 for d in t.shape) or t.dtype in NARROW_FLOATS:
+        return None  # a number does not tell a narrow float's NaNs apart
     number = g.array(node.result).reshape(()).astype(
-        np.float64 if t.dtype == "bfloat16" else g.array(node.result).dtype
+        np.float64 if t.dtype == "bfloat16" else STORED.get(t.dtype, g.array(node.result).dtype)
     ).item()  # fmt: skip
     if not -(2**63) <= number < 2**63 and t.dtype not in FLOATS:
         return None

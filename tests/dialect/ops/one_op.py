@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+import ml_dtypes
 import numpy as np
 
 import cuvilc.dialect.ops  # noqa: F401  (declares every operation)
@@ -14,6 +15,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import evaluate, is_static, parse
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
+from cuvilc.dialect.narrow import NARROW_FLOATS
 from cuvilc.dialect.op import OPS, Sample
 from cuvilc.dialect.types import TensorType, dtype_name, numpy_dtype
 
@@ -41,11 +43,17 @@ def random_array(t: TensorType, low: float, high: float, rng: np.random.Generato
     assert is_static(t.shape)
     if t.dtype == "bool":
         return rng.random(t.shape) < 0.5
-    if t.is_float:
-        return rng.uniform(low, high, t.shape).astype(numpy_dtype(t.dtype))
-    least = max(int(low), int(np.iinfo(t.dtype).min))
-    most = min(int(high), int(np.iinfo(t.dtype).max))
-    return rng.integers(least, most, t.shape, endpoint=True).astype(t.dtype)
+    dtype = numpy_dtype(t.dtype)
+    if t.is_float or t.dtype in NARROW_FLOATS:
+        return rng.uniform(low, high, t.shape).astype(dtype)
+    limits = ml_dtypes.iinfo(dtype)
+    least, most = max(int(low), int(limits.min)), min(int(high), int(limits.max))
+    return rng.integers(least, most, t.shape, endpoint=True).astype(dtype)
+
+
+def comparable(array: np.ndarray) -> np.ndarray:
+    """The array, a narrow float's as codes: NumPy does not take two NaNs of those for equal."""
+    return array.view(np.uint8) if array.dtype.name in NARROW_FLOATS else array
 
 
 def operand_arrays(name: str, sample: Sample) -> list[np.ndarray]:

@@ -13,6 +13,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from cuvilc.dialect.types import numpy_dtype
+
 OPSET = 22
 
 
@@ -27,10 +29,10 @@ class Node:
     domain: str = ""
     after: Callable[[list[np.ndarray]], list[np.ndarray]] = lambda results: results
     reference_only: bool = False
-
-
     opset: int = OPSET
     ml: int = 3  # opset of ai.onnx.ml
+
+
 _errors = onnxruntime.capi.onnxruntime_pybind11_state
 REFUSALS = (  # a dtype or shape that onnxruntime has no kernel for
     _errors.NotImplemented, _errors.InvalidGraph, _errors.Fail, RuntimeError,
@@ -438,7 +440,8 @@ NODES["ai.rnn"] = _recurrent("RNN", 1, 6)
 
 @node("quantize_linear")
 def _quantize(arrays, attrs):
-    return Node("QuantizeLinear", list(arrays), _quant_attributes(attrs))
+    words = _quant_attributes(attrs) | {"saturate": int(attrs["saturate"])}
+    return Node("QuantizeLinear", list(arrays), words)
 
 
 @node("dequantize_linear")

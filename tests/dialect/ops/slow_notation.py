@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc.dialect.narrow import NARROW_FLOATS, NARROW_INTEGERS, STORED, round_to
 from cuvilc.dialect.op import OpDef
 from cuvilc.dialect.ops.unary import erf, sigmoid
 from cuvilc.dialect.types import TensorType, numpy_dtype
@@ -23,7 +24,7 @@ class Fault(Exception):
 
 
 def compute_dtype(dtype: str) -> str:
-    return {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+    return {"float16": "float32", "bfloat16": "float32", **STORED}.get(dtype, dtype)
 
 
 class V:
@@ -73,7 +74,8 @@ class Accessor:
     """An operand whose loads are checked."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.array = array
+        self.type = TensorType(array.shape, array.dtype.name)
+        self.array = array.view("uint8") if array.dtype.name in NARROW_FLOATS else array
         self.shape = array.shape
         self.dtype = compute_dtype(array.dtype.name)
 
@@ -103,13 +105,29 @@ class SlowNotation:
         self.guards = 0
 
     def const(self, value: Any, dtype: str) -> V:
+        if dtype in NARROW_FLOATS:
+            value = np.float32(value).astype(numpy_dtype(dtype)).view(np.uint8)
         return V(value, compute_dtype(dtype))
+
+    def widen(self, v: V, dtype: str) -> V:
+        if dtype not in NARROW_FLOATS:
+            return v
+        return V(np.uint8(v.value).view(numpy_dtype(dtype)), "float32")
+
+    def narrow(self, v: V, dtype: str, saturate: bool, rounding: str) -> V:
+        code = round_to(np.asarray(v.value), dtype, saturate, rounding)
+        return V(code.view(np.uint8), "uint8")
 
     def cast(self, v: V, dtype: str) -> V:
         if dtype in ("float16", "bfloat16"):
             with np.errstate(all="ignore"):
                 return V(np.asarray(v.value).astype(numpy_dtype(dtype)), "float32")
+        if dtype in NARROW_INTEGERS:
+            return V(np.asarray(v.value).astype(numpy_dtype(dtype)), STORED[dtype])
         return V(v.value != 0, "bool") if dtype == "bool" else V(v.value, dtype)
+
+    def let(self, v: V) -> V:
+        return v
 
     def index(self, v: Any) -> V:
         return V(_raw(v), "int64")
@@ -124,9 +142,6 @@ class SlowNotation:
     def mod(self, a: Any, b: Any) -> Any:
         assert _int(a) >= 0 and _int(b) > 0
         return _index_like(_int(a) % _int(b), a, b)
-
-    def let(self, v: V) -> V:
-        return v
 
     def clamp_index(self, i: Any, n: Any) -> V:
         return V(max(min(_int(i), _int(n) - 1), 0), "int64")
@@ -186,6 +201,14 @@ class SlowNotation:
         assert not isinstance(value, V) or value.dtype == result.dtype
         return result
 
+    def fold(self, extents: Sequence[Any], start: Sequence[V], step: Any) -> tuple[V, ...]:
+        state = tuple(start)
+        for r in itertools.product(*(range(_int(n)) for n in extents)):
+            made = tuple(step(r, *state))
+            assert [v.dtype for v in made] == [v.dtype for v in state]
+            state = made
+        return state
+
     def both(self, a: Any, b: Any) -> V:
         return V(_truth(a) and _truth(b), "bool")
 
@@ -200,14 +223,6 @@ class SlowNotation:
         if not self.guards and not _truth(condition):
             raise Fault(kind)
 
-
-    def fold(self, extents: Sequence[Any], start: Sequence[V], step: Any) -> tuple[V, ...]:
-        state = tuple(start)
-        for r in itertools.product(*(range(_int(n)) for n in extents)):
-            made = tuple(step(r, *state))
-            assert [v.dtype for v in made] == [v.dtype for v in state]
-            state = made
-        return state
 
 def _raw(v: Any) -> Any:
     return v.value if isinstance(v, V) else v
@@ -290,7 +305,10 @@ def lower(
             value = _fold(k, declared, i, given, attrs, dtype)
         assert value.dtype == dtype, f"the element is {value.dtype}, not {dtype}"
         with np.errstate(all="ignore"):
-            out[i] = np.asarray(value.value).astype(out.dtype)
+            if result.dtype in NARROW_FLOATS:
+                out.view(np.uint8)[i] = value.value
+            else:
+                out[i] = np.asarray(value.value).astype(out.dtype)
     return out
 
 
