@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import cuvil
 import fake_models
 import numpy as np
 import pytest
+from fake_package import DTYPES
 
 from tests.tolerances import mismatch
 
@@ -345,6 +347,35 @@ def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
     assert model.outputs[0].dtype.itemsize == 2
     assert np.array_equal(model(bits.view(model.inputs[0].dtype)).view(np.uint16), bits)
     assert "declares bfloat16" in refused("CUV605", model, bits.astype("f4")).message
+
+
+NARROW = DTYPES[DTYPES.index("bool") + 1 :]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_ports_have_the_dtype_of_ml_dtypes_or_raw_bytes(dtype, installed, load, monkeypatch):
+    if not installed:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # its import fails
+    image = fake_models.Image()
+    image.arena_bytes = image.const(0)
+    x, y = (
+        image.port(kind, name, dtype, [image.const(4)])
+        for kind, name in ((fake_models.INPUT, "x"), (fake_models.OUTPUT, "y"))
+    )
+    image.step(fake_models.COPY, buffers=[x, y])
+    model = load(image)
+    port = model.inputs[0]
+    signed = dtype in ("int4", "int2")
+    plain = np.dtype("int8" if signed else "uint8")
+    assert port.dtype.name == (dtype if installed else plain.name)
+    assert repr(port) == f"x: {dtype}[4]"
+    values = np.array([0, 1, -1 if signed else 2, 1], plain)
+    for given in (values, values.view(port.dtype)):
+        assert np.array_equal(model(given).view(plain), values)
+    assert np.array_equal(model(values.view(np.uint8)).view(plain), values)
+    assert f"declares {dtype}" in refused("CUV605", model, values.astype("f4")).message
+    assert f"declares {dtype}" in refused("CUV605", model, values.astype("i2")).message
 
 
 def sized(op: str, number: int) -> fake_models.Image:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ml_dtypes' 
 
 
 def codes(dtype: str) -> np.ndarray:
-    """All 256 bytes as elements; floats without bits beyond their own, which ml_dtypes leaves open."""
+    """All 256 bytes; floats without bits beyond their own, which ml_dtypes leaves open."""
     mask = 0xFF if dtype in NARROW_INTEGERS else (1 << bits_of(dtype)) - 1
     return (np.arange(256, dtype=np.uint8) & np.uint8(mask)).view(numpy_dtype(dtype))
 

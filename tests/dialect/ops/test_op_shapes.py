@@ -157,3 +157,29 @@ def test_layout_of_the_result(name, others, attrs, layout):
     program = build(name, types, attrs)
     program.verify()
     assert Program.parse(program.text()).text() == program.text()
+
+
+MOVES = {
+    "where", "gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot",
+    "resize", "grid_sample", "reshape", "transpose", "broadcast_to", "slice", "concat", "pad",
+    "tile", "trilu", "depth_to_space", "space_to_depth", "relayout",
+    "tensor_scatter",
+}  # fmt: skip
+CONVERSIONS = {"cast", "narrow", "bitcast", "quantize_linear", "dequantize_linear"}
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint4"])
+def test_narrow_dtypes_are_moved_and_converted_and_nothing_else(dtype):
+    """An operation that computes would take codes for numbers: a new one must say which it is."""
+    taken = set()
+    for name, _, case in all_samples():
+        types = operand_types(case)
+        for old in {t.dtype for t in types}:
+            changed = [t.with_(dtype=dtype) if t.dtype == old else t for t in types]
+            try:
+                result_types(name, changed, **case.attrs)
+            except ShapeError:
+                continue
+            taken.add(name.removeprefix("ai."))
+    assert taken <= MOVES | CONVERSIONS, taken - MOVES - CONVERSIONS
+    assert taken >= CONVERSIONS
