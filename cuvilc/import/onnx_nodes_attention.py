@@ -7,7 +7,7 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv
 
-from ._table import importer
+from ._table import importer, only
 from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
 
 _PLAIN_ATTRIBUTES = {
@@ -82,3 +82,12 @@ def _rotate(n: Node, x: ir.Value, cos: ir.Value, sin: ir.Value, ids: Any, flat: 
         "rotary_embedding", x, cos, sin, interleaved=bool(n.attr("interleaved", 0)), rotary_dim=dim
     )
     return join_heads(y) if flat else y
+
+
+@importer("TensorScatter", refuse=only(mode=("linear", "circular")))
+def tensor_scatter(n: Node) -> ir.Value:
+    """A cache of keys or values with the newest ones written where each sequence ends."""
+    x = n[0]
+    start = n[2] if n.has(2) else ir.full(0, shape_of(x)[:1], "int64")
+    circular = n.attr("mode", "linear") == "circular"
+    return ai("tensor_scatter", x, n[1], start, axis=n.axis(-2), circular=circular)

@@ -14,21 +14,23 @@ from cuvilc.dialect.types import numpy_dtype
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_nodes_training import batch_norm_training
 
 
-def _training(attributes: dict[str, Any]) -> str | None:
-    return "training_mode is on" if attributes.get("training_mode", 0) else None
+@importer("BatchNormalization")
+def batch_normalization(n: Node) -> Any:
+    """As x · factor + shift per channel, both in float64 first; a pass can fold them.
 
-
-@importer("BatchNormalization", refuse=_training)
-def batch_normalization(n: Node) -> ir.Value:
-    """As x · factor + shift per channel, both in float64 first; a pass can fold them."""
+    Opsets 7 to 13 say by their outputs that a model is trained.
+    """
     for i in range(1, 5):
         n.require_equal(n.shape(0)[1] if len(n.shape(0)) > 1 else 1, n.shape(i)[0])
     x = n[0]
     rank = len(shape_of(x))
     parameters = [n.array(i) for i in range(1, 5)]
     eps = n.attr("epsilon", 1e-5)
+    if n.attr("training_mode", 0) or (7 <= n.opset < 14 and any(map(n.wants, range(1, 5)))):
+        return batch_norm_training(n, x, eps)[: n.results]
     if any(p is None for p in parameters):
         return _computed_batch_norm(n, rank, eps)
     scale, bias, mean, variance = (np.asarray(p, np.float64) for p in parameters)

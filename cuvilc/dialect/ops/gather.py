@@ -229,6 +229,61 @@ class ScatterND:
     )
 
 
+@op("ai.tensor_scatter", traits=("injective",))
+class TensorScatter:
+    """x with each image's `updates` written along `axis` from start[image] on.
+
+    x and updates agree but along `axis`; start [N] int64, N x's first size. circular: what passes
+    the end goes on at the beginning; else a write beyond the end is a fault.
+    """
+
+    x: Tensor
+    updates: Tensor
+    start: Tensor
+    axis: int
+    circular: bool = False
+
+    def shape(x, updates, start, *, axis, circular):
+        need_same_dtype(x, updates)
+        need_dtype(start, ("int64",), "start")
+        need_axis(axis, x.rank)
+        need(axis > 0, "the first axis numbers the images")
+        need_rank(updates, x.rank, "updates")
+        need_shape(updates, replaced(x.shape, axis, updates.shape[axis]), "updates")
+        message = f"updates {spell(updates.shape)} exceed x {spell(x.shape)} along axis {axis}"
+        need_true(less(updates.shape[axis], x.shape[axis] + 1), message)
+        need_shape(start, x.shape[:1], "start")
+        return TensorType(x.shape, x.dtype)
+
+    def reference(x, updates, start, *, axis, circular):
+        y = x.copy()
+        for image, first in enumerate(start):
+            places = first + np.arange(updates.shape[axis])
+            places = places % x.shape[axis] if circular else places
+            y[image][(*[slice(None)] * (axis - 1), places)] = updates[image]
+        return y
+
+    def element(k, i, x, updates, start, *, axis, circular):
+        first = k.let(k.index(start[i[0]]))
+        size, count = x.shape[axis], updates.shape[axis]
+        if not circular:
+            fits = k.both(k.ge(first, 0), k.le(first + count, as_index(k, size)))
+            k.fault_unless(fits, "index")
+        place = k.let(as_index(k, i[axis]) - first)
+        if circular:
+            extent = as_index(k, size)
+            place = k.let(k.floor_mod(place, extent))
+        inside = k.both(k.ge(place, 0), k.lt(place, count))
+        where = put(i, axis, k.clamp_index(place, count))
+        return k.guard(inside, lambda: updates[where], x[i])
+
+    samples = (
+        sample("float32[2,5,3]", "float32[2,2,3]", np.array([0, 3]), axis=1),
+        sample("float16[2,3,4]", "float16[2,3,3]", np.array([2, 3]), axis=2, circular=True),
+        sample("int32[1,4]", "int32[1,4]", np.array([-6]), axis=1, circular=True, low=-9, high=9),
+    )
+
+
 @op("ai.one_hot", traits=("injective",))
 class OneHot:
     """A new axis of size `depth` at `axis`: values[1] where it equals the index, else values[0].
