@@ -13,10 +13,11 @@ from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_reduce import divided_by_norm, lp_norm
 from .onnx_nodes_shape import concat_values, index_values
-from .onnx_trees import Forest, read_forest
+from .onnx_trees import Forest, float_lists, read_ensemble, read_forest
 
 ML = "ai.onnx.ml"
-_POST = only(post_transform=("NONE", "SOFTMAX", "LOGISTIC"))
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+_POST = only(post_transform=_TRANSFORMS)
 
 
 def _float(x: ir.Value) -> ir.Value:
@@ -110,7 +111,37 @@ def _transformed(scores: ir.Value, transform: str) -> ir.Value:
             return ai("softmax", scores, axis=1)
         case "LOGISTIC":
             return ai("sigmoid", scores)
+        case "SOFTMAX_ZERO":
+            return _softmax_zero(scores)
+        case "PROBIT":
+            return _probit(scores)
     return scores
+
+
+def _softmax_zero(scores: ir.Value) -> ir.Value:
+    """A softmax where 0 gets e⁰ times e^-max as a factor: 0 stays 0. Rows of 0 alone give ½."""
+    top = ai("reduce_max", scores, axes=(1,), keepdims=True)
+    small = ai("less_equal", ai("abs", scores), scalar(1e-7, scores))
+    shrunk = ai("elemwise_mul", scores, ai("exp", ai("neg", top)))
+    powers = ai("where", small, shrunk, ai("exp", ai("elemwise_sub", scores, top)))
+    total = ai("reduce_sum", powers, axes=(1,), keepdims=True)
+    none = ai("equal", total, scalar(0.0, total))
+    share = ai("elemwise_div", powers, ai("where", none, scalar(1.0, total), total))
+    return ai("where", none, scalar(0.5, total), share)
+
+
+def _probit(scores: ir.Value) -> ir.Value:
+    """√2 · erf⁻¹(2p - 1) as onnxruntime approximates it.    (Winitzki 2008)"""
+    a = 0.147
+    x = ai("elemwise_sub", ai("elemwise_mul", scores, scalar(2.0, scores)), scalar(1.0, scores))
+    rest = ai("elemwise_sub", scalar(1.0, x), ai("elemwise_mul", x, x))
+    log = ai("log", rest)
+    half = ai("elemwise_mul", log, scalar(0.5, x))
+    v = ai("elemwise_add", half, scalar(2.0 / (np.pi * a), x))
+    inner = ai("elemwise_mul", log, scalar(1.0 / a, x))
+    root = ai("sqrt", ai("elemwise_sub", ai("elemwise_mul", v, v), inner))
+    size = ai("sqrt", ai("elemwise_sub", root, v))
+    return ai("elemwise_mul", ai("elemwise_mul", ai("sign", x), size), scalar(1.41421356, x))
 
 
 @importer("LinearRegressor", domain=ML, refuse=_POST)
@@ -159,6 +190,8 @@ def _binary(
     n: Node, score: ir.Value, transform: str, limit: float, positive: bool = False
 ) -> list[Any]:
     """Label and both classes' scores from the second class's; `positive`: it is a probability."""
+    if transform in ("SOFTMAX_ZERO", "PROBIT"):
+        raise ShapeError(f"post_transform {transform} of a single score is not supported")
     result = _transformed(score, transform)
     decided = ai("greater", result if limit == 0.5 else score, scalar(limit, score))
     picked = reshape(cast(decided, "int64"), shape_of(score)[:1])
@@ -173,7 +206,8 @@ def _binary(
 def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
     x = n[0]
     x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
-    arrays = forest.arrays(dtype_of(x))
+    precise = dtype_of(x) == "float64" and any("_as_tensor" in name for name in n.attributes)
+    arrays = forest.arrays(dtype_of(x), "float64" if precise else "float32")
     return ai(
         "tree_ensemble",
         x,
@@ -185,7 +219,7 @@ def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
 
 @importer("TreeEnsembleRegressor", domain=ML, refuse=_POST)
 def tree_ensemble_regressor(n: Node) -> ir.Value:
-    forest = read_forest(n.attributes, "target", n.attr("n_targets", 1))
+    forest = read_forest(float_lists(n.attributes), "target", n.attr("n_targets", 1))
     y = _ensemble(n, forest, n.attr("aggregate_function", "SUM").lower())
     return _transformed(cast(y, "float32"), n.attr("post_transform", "NONE"))
 
@@ -195,10 +229,25 @@ def tree_ensemble_classifier(n: Node) -> list[Any]:
     """Weights of one class alone, of two, mean a binary decision; as onnxruntime decides it."""
     transform, classes = n.attr("post_transform", "NONE"), _count(n)
     single = classes == 2 and len(set(n.attr("class_ids"))) == 1
-    forest = read_forest(n.attributes, "class", 1 if single else classes)
+    forest = read_forest(float_lists(n.attributes), "class", 1 if single else classes)
     scores = cast(_ensemble(n, forest, "sum"), "float32")
     if single:
         positive = all(w >= 0 for w in forest.leaf_weight)
         return _binary(n, scores, transform, limit=0.5 if positive else 0.0, positive=positive)
     picked = ai("arg_max", scores, axis=1, keepdims=False)
     return [_labels(n, picked), _transformed(scores, transform)]
+
+
+@importer("TreeEnsemble", domain=ML)
+def tree_ensemble(n: Node) -> ir.Value:
+    """The form of ai.onnx.ml 5. Numbers and sums are float64 where x is, else float32."""
+    words, folds = _TRANSFORMS, ("average", "sum", "min", "max")
+    transform, fold = n.attr("post_transform", 0), n.attr("aggregate_function", 1)
+    if not (0 <= transform < len(words) and 0 <= fold < len(folds)):
+        raise ShapeError(f"post_transform {transform} or aggregate_function {fold} is not known")
+    forest = read_ensemble(n.attributes, n.attr("n_targets", 1))
+    x = n[0]
+    x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
+    arrays = [n.constant(a) for a in forest.arrays(dtype_of(x), dtype_of(x))]
+    y = ai("tree_ensemble", x, *arrays, aggregate=folds[fold], targets=forest.targets)
+    return cast(_transformed(y, words[transform]), n.type(0).dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ _MODES = {
     "BRANCH_NEQ": 6,
 }  # fmt: skip
 _LEAF = 0
+_MEMBER = 6  # of a set, in the numbers of ai.onnx.ml 5, where no node is a leaf
 Name = tuple[int, int]  # of a node: tree, number in it
 
 
@@ -34,8 +36,11 @@ class Forest:
     base: list[float]
     targets: int
 
-    def arrays(self, dtype: str) -> list[np.ndarray]:
-        """The operands after x, in order; thresholds in x's dtype."""
+    def arrays(self, dtype: str, numbers: str = "float32") -> list[np.ndarray]:
+        """The operands after x, in order; thresholds in x's dtype.
+
+        numbers: the dtype that the model has its thresholds and weights in.
+        """
         ints = [
             np.array(a, np.int64)
             for a in (self.feature, self.true_child, self.false_child, self.mode)
@@ -43,16 +48,23 @@ class Forest:
         feature, true_child, false_child, mode = ints
         return [
             feature,
-            np.array(self.threshold, np.float32).astype(dtype),
+            np.array(self.threshold, numbers).astype(dtype),
             true_child,
             false_child,
             mode,
             np.array(self.missing, np.uint8),
             np.array(self.roots, np.int64),
             np.array(self.leaf_target, np.int64),
-            np.array(self.leaf_weight, np.float32),
-            np.array(self.base, np.float32),
+            np.array(self.leaf_weight, numbers),
+            np.array(self.base, numbers),
         ]
+
+
+def float_lists(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes with what is given as a tensor of doubles under its older name."""
+    ending = "_as_tensor"
+    tensors = {k.removesuffix(ending): v for k, v in attributes.items() if k.endswith(ending)}
+    return attributes | {k: tuple(v.reshape(-1).tolist()) for k, v in tensors.items()}
 
 
 def read_forest(a: dict[str, Any], leaf: str, targets: int) -> Forest:
@@ -105,12 +117,8 @@ def _add_tree(
             no = len(forest.leaf_target)
         else:
             yes, no = (numbers[child] for child in _children(a, k, name))
-        forest.mode.append(mode)
-        forest.feature.append(a["nodes_featureids"][k])
-        forest.threshold.append(a["nodes_values"][k])
-        forest.missing.append(missing[k])
-        forest.true_child.append(yes)
-        forest.false_child.append(no)
+        feature, threshold = a["nodes_featureids"][k], a["nodes_values"][k]
+        _append(forest, mode, feature, threshold, missing[k], yes, no)
 
 
 def _parents_first(a: dict[str, Any], places: dict[Name, int], root: Name) -> list[Name]:
@@ -136,3 +144,100 @@ def _place(places: dict[Name, int], name: Name) -> int:
     if name not in places:
         raise ShapeError(f"tree {name[0]} refers to node {name[1]}, which it does not have")
     return places[name]
+
+
+class _Splits:
+    """The attributes of the TreeEnsemble of ai.onnx.ml 5, where leaves are apart from nodes."""
+
+    def __init__(self, a: dict[str, Any]) -> None:
+        self.a = a
+        self.modes = [int(m) for m in np.asarray(a["nodes_modes"]).reshape(-1)]
+        self.splits = np.asarray(a["nodes_splits"]).reshape(-1).tolist()
+        self.weights = np.asarray(a["leaf_weights"]).reshape(-1).tolist()
+        self.missing = a.get("nodes_missing_value_tracks_true") or (0,) * len(self.modes)
+        values = np.asarray(a.get("membership_values", ())).reshape(-1).tolist()
+        self.members: dict[int, list[float]] = {}
+        rest = iter(values)
+        for node, mode in enumerate(self.modes):
+            if mode == _MEMBER:  # its values end with a NaN
+                self.members[node] = list(takewhile(lambda v: v == v, rest))
+
+    def thresholds(self, node: int) -> list[float]:
+        """What a node compares with: a set of members is a chain of nodes that ask for each."""
+        if self.modes[node] != _MEMBER:
+            return [self.splits[node]]
+        return self.members[node] or [float("nan")]  # which equals nothing
+
+    def children(self, node: int) -> list[tuple[bool, int]]:
+        """(whether it is a leaf, number) of the true and the false child."""
+        return [
+            (bool(self.a[f"nodes_{way}leafs"][node]), int(self.a[f"nodes_{way}nodeids"][node]))
+            for way in ("true", "false")
+        ]
+
+
+def read_ensemble(a: dict[str, Any], targets: int) -> Forest:
+    """The same arrays from the TreeEnsemble of ai.onnx.ml 5. ShapeError."""
+    found = _Splits(a)
+    forest = Forest([], [], [], [], [], [], [], [], [], [0.0] * targets, targets)
+    seen: set[int] = set()
+    for root in a["tree_roots"]:
+        forest.roots.append(len(forest.mode))
+        _add_splits(forest, found, int(root), seen)
+    return forest
+
+
+def _add_splits(forest: Forest, found: _Splits, root: int, seen: set[int]) -> None:
+    """Append a tree's nodes, parents first; every reference to a leaf gets one of its own."""
+    order: list[tuple[bool, int]] = [(False, root)]
+    starts: list[int] = []
+    links: list[tuple[int, int]] = []  # of each entry the places of its children in `order`
+    at = len(forest.mode)
+    for leaf, number in order:  # grows while it is read
+        starts.append(at)
+        links.append((len(order), len(order) + 1))
+        if leaf:
+            at += 1
+            continue
+        if number in seen or not 0 <= number < len(found.modes):
+            raise ShapeError(f"node {number} has two parents, or does not exist")
+        seen.add(number)
+        at += len(found.thresholds(number))
+        order += found.children(number)
+    for (leaf, number), (yes, no) in zip(order, links, strict=True):
+        if leaf:
+            _add_leaf(forest, found, number)
+        else:
+            _add_chain(forest, found, number, starts[yes], starts[no])
+
+
+def _add_leaf(forest: Forest, found: _Splits, number: int) -> None:
+    pair = len(forest.leaf_target)
+    target = int(found.a["leaf_targetids"][number])
+    if not 0 <= target < forest.targets:
+        raise ShapeError(f"leaf {number} is of target {target} of {forest.targets}")
+    forest.leaf_target.append(target)
+    forest.leaf_weight.append(found.weights[number])
+    _append(forest, _LEAF, 0, 0.0, 0, pair, pair + 1)
+
+
+def _add_chain(forest: Forest, found: _Splits, number: int, yes: int, no: int) -> None:
+    values, mode = found.thresholds(number), found.modes[number]
+    mode = _MODES["BRANCH_EQ"] if mode == _MEMBER else mode + 1
+    if not _LEAF < mode < len(_MODES):
+        raise ShapeError(f"node {number} has mode {found.modes[number]}")
+    feature, missing = int(found.a["nodes_featureids"][number]), int(found.missing[number])
+    for n, value in enumerate(values):
+        after = no if n == len(values) - 1 else len(forest.mode) + 1
+        _append(forest, mode, feature, value, missing, yes, after)
+
+
+def _append(
+    forest: Forest, mode: int, feature: int, threshold: float, missing: int, yes: int, no: int
+) -> None:
+    forest.mode.append(mode)
+    forest.feature.append(feature)
+    forest.threshold.append(threshold)
+    forest.missing.append(missing)
+    forest.true_child.append(yes)
+    forest.false_child.append(no)
