@@ -111,6 +111,8 @@ def _side_producers(site: Site, trial: list[Node], node: Node, shape: Any) -> li
             continue
         if site.graph.type(value).shape != shape or not site.graph.one_use(value):
             continue
+        if p.name == "ai.quantize_linear":  # what it makes is the least to keep in memory
+            continue
         found.append(p)
         stack += p.operands
     return found

@@ -77,7 +77,7 @@ def recoded(g: Graph, value: Value, key: str = "recoded") -> Value:
         return g.build("ai.recode", value)
     source = g.producer(value)
     stem = source.attr("key") if source is not None and source.name == "ai.constant" else key
-    return g.constant(recoded_array(np.ascontiguousarray(array)), f"{stem}.recoded")
+    return g.constant(recoded_array(np.array(array)), f"{stem}.recoded")
 
 
 # ---- past moves

@@ -4,6 +4,8 @@ A task is some output rows of some units of output channels of one image. It fir
 rows that it needs into scratch memory, channels innermost, with what lies beyond the edge around
 them. So there are no edges left, and the taps along a row are one reduction over neighbouring
 bytes. Copying costs a byte for every (taps · output channels) multiplications.
+
+A convolution of one tap and no padding reads blocks of channels where they lie.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from cuvilc.targets.schedules.microkernel import (
 _TASK_FLOPS = 8e6  # about 20 us
 _SLACK = 32  # bytes after a row: a vector's end, a group's end
 _USUAL_WIDTH = 56
+_MOST_UNROLLED = 16
 
 
 @dataclass
@@ -87,6 +90,12 @@ class Plan:
         if self.width.dilation == 1:
             return 1, -(-self.width.kernel * self.channels // GROUP)
         return self.width.kernel, self.channels // GROUP
+
+    @property
+    def direct(self) -> bool:
+        """Whether input is read where it lies."""
+        one = all((a.kernel, a.pad) == (1, 0) and a.all_inside for a in (self.height, self.width))
+        return one and self.blocked_input and self.channels % GROUP == 0
 
     @property
     def columns(self) -> Dim:
@@ -166,12 +175,15 @@ class _Conv:
         x, w, *outside = plan.anchor.operands
         self.x, self.w = self.emitter.argument(x), self.emitter.argument(w)
         runs, groups = plan.runs
-        self.groups = groups
         self.steps = plan.height.kernel * runs * groups  # of a block of weights
         self.store = ChannelStore(
             self.emitter, plan.anchor, plan.outputs, vectorize, self.steps * GROUP
         )
-        self.patch = _Patch(self.emitter, plan, self.x, outside[0] if outside else None)
+        self.input: _Patch | _Blocks
+        if plan.direct:
+            self.input = _Blocks(self.emitter, plan, self.x)
+        else:
+            self.input = _Patch(self.emitter, plan, self.x, outside[0] if outside else None)
 
     def build(self) -> Scheduled:
         plan, b = self.plan, self.b
@@ -182,7 +194,7 @@ class _Conv:
             high = b.let(lesser(low + plan.rows, b.scalar(plan.height.count)))
             first = b.let(unit_group * plan.units)
             last = b.let(lesser(first + plan.units, plan.unit_count))
-            self.patch.copy(image, self._group_of(first), low, high)
+            self.input.begin_task(image, self._group_of(first), low, high)
             with b.loop(last - first, start=first, name="u") as unit:
                 self._unit(image, unit, low, high)
         return self.emitter.finish("conv-int8", plan.tasks, plan.flops)
@@ -224,7 +236,7 @@ class _Conv:
                     assert isinstance(plan.width.count, int)
                     tile(0, plan.width.count, None)
                 else:
-                    over_row(self.emitter, self.patch.width, plan.pixels, tile)
+                    over_row(self.emitter, self.input.width, plan.pixels, tile)
 
         if plan.tile_rows == 1:
             lines(1, low, high - low)
@@ -239,23 +251,13 @@ class _Conv:
         rows: int, width: int,
     ) -> None:  # fmt: skip
         """rows × width pixels from (oh, ow)."""
-        plan, b, patch = self.plan, self.b, self.patch
-        height = plan.height
+        plan, b = self.plan, self.b
         sets = DotTile.sets_for(self.chip, rows * width, blocks * BLOCK)
-        sets = 1 if self.groups < 2 * sets else sets
         tile = DotTile(b, self.chip, rows * width, blocks * BLOCK, sets)
-        across = plan.width.stride * plan.channels
-        start = b.let((oh - low) * (height.stride * patch.stride) + ow * across)
-        places = [
-            r * (height.stride * patch.stride) + p * across
-            for r in range(rows) for p in range(width)
-        ]  # fmt: skip
-        runs, groups = plan.runs
-        with b.loop(height.kernel, name="kh") as kh, b.loop(runs, name="kw") as kw:
-            run = kw * (plan.width.dilation * plan.channels) if runs > 1 else 0
-            at = opaque(b, start + kh * (height.dilation * patch.stride) + run)
-            panel = opaque(b, weights + (kh * runs + kw) * (groups * PANEL * GROUP))
-            self._run(tile, at, panel, places, sets)
+        down, across = self.input.steps
+        places = [r * down + p * across for r in range(rows) for p in range(width)]
+        start = b.let(self.input.start(low, oh, ow))
+        self.input.runs(start, weights, lambda *run: self._run(tile, places, *run))
         tile.gather_sets()
 
         def place(p: Any) -> tuple[Any, ...]:
@@ -267,21 +269,58 @@ class _Conv:
         pixels = self.store.pixels(oh, ow)
         self.store.tile(tile, image, block, blocks, place)
 
-    def _run(self, tile: DotTile, at: Any, panel: Any, places: list[Any], sets: int) -> None:
-        """Neighbouring groups from byte `at` of each pixel on."""
+    def _run(self, tile: DotTile, places: list[Any], at: Any, panel: Any, groups: int) -> None:
+        """So many neighbouring groups from byte `at` of each pixel on."""
         b = self.b
 
         def step(g: Any, s: int) -> None:
-            scalars = [load_group(b, self.patch.buffer, at + p + g * GROUP) for p in places]
+            scalars = [load_group(b, self.input.buffer, at + p + g * GROUP) for p in places]
             tile.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP), s)
 
-        steps = unrolled_steps(self.chip, tile.rows, tile.width, sets)
-        steps = sets if self.groups < 2 * steps else steps
-        with b.loop(self.groups // steps, name="g") as i:
+        steps = unrolled_steps(self.chip, tile.rows, tile.width, tile.sets)
+        turns: Any = groups // steps
+        if groups <= _MOST_UNROLLED:  # LLVM would unroll the loop, and then spill the sums
+            turns = opaque(b, turns)
+        with b.loop(turns, name="g") as i:
             for s in range(steps):
-                step(i * steps + s, s % sets)
-        for s in range(self.groups % steps):
-            step(self.groups - self.groups % steps + s, 0)
+                step(i * steps + s, s % tile.sets)
+        for s in range(groups % steps):
+            step(groups - groups % steps + s, s % tile.sets)
+
+
+class _Blocks:
+    """Input read where it lies: `runs` are blocks of channels. Offsets are bytes."""
+
+    def __init__(self, emitter: Emitter, plan: Plan, x: Any) -> None:
+        self.plan, self.buffer = plan, x
+        self.b, self.k = emitter.builder, emitter.k
+        line = self.b.scalar(plan.width.size) * BLOCK
+        self._plane = self.b.scalar(plan.height.size * plan.width.size) * BLOCK
+        self.steps = (plan.height.stride * line, plan.width.stride * BLOCK)
+        self.width = plan.width
+        self._task: Any = 0
+
+    def begin_task(self, image: Any, group: Any, low: Any, high: Any) -> None:
+        blocks = -(-self.plan.channels // BLOCK)
+        first = image * (-(-self.plan.channels * self.plan.groups // BLOCK)) + group * blocks
+        self._task = self.b.let(first * self._plane)
+
+    def start(self, low: Any, oh: Any, ow: Any) -> Any:
+        return self._task + oh * self.steps[0] + ow * self.steps[1]
+
+    def runs(self, start: Any, weights: Any, run: Callable[[Any, Any, int], None]) -> None:
+        """`run(where the input begins, where weights begin, groups)` for each block."""
+        b, groups = self.b, BLOCK // GROUP
+        whole, left = divmod(self.plan.channels, BLOCK)
+
+        def block(c: Any, groups: int) -> None:
+            at = opaque(b, start + c * self._plane)
+            run(at, opaque(b, weights + c * (BLOCK * PANEL)), groups)
+
+        with b.loop(whole, name="c") as c:
+            block(c, groups)
+        if left:
+            block(whole, left // GROUP)
 
 
 class _Patch:
@@ -299,11 +338,27 @@ class _Patch:
         rows = _reach(plan.height, plan.rows)
         self.stride = self.b.scalar((row + 15) // 16 * 16)
         self.buffer = self.b.scratch(rows * ((row + 15) // 16 * 16), "uint8")
+        self.steps = (plan.height.stride * self.stride, plan.width.stride * plan.channels)
         axis = plan.width
         self.width = Axis(plan.columns, axis.count, axis.kernel, axis.stride, 0, axis.dilation)
 
-    def copy(self, image: Any, group: Any, low: Any, high: Any) -> None:
-        """What the output rows [low, high) of an image read."""
+    def start(self, low: Any, oh: Any, ow: Any) -> Any:
+        return (oh - low) * self.steps[0] + ow * self.steps[1]
+
+    def runs(self, start: Any, weights: Any, run: Callable[[Any, Any, int], None]) -> None:
+        """`run(where the input begins, where weights begin, groups)` for each row of taps; where
+        they are dilated for each tap.
+        """
+        plan, b = self.plan, self.b
+        count, groups = plan.runs
+        down = plan.height.dilation * self.stride
+        with b.loop(plan.height.kernel, name="kh") as kh, b.loop(count, name="kw") as kw:
+            tap = kw * (plan.width.dilation * plan.channels) if count > 1 else 0
+            at = opaque(b, start + kh * down + tap)
+            run(at, opaque(b, weights + (kh * count + kw) * (groups * PANEL * GROUP)), groups)
+
+    def begin_task(self, image: Any, group: Any, low: Any, high: Any) -> None:
+        """Copy what the output rows [low, high) of an image read."""
         plan, b = self.plan, self.b
         height = plan.height
         first = b.let(low * height.stride - height.pad)

@@ -84,17 +84,20 @@ class DotTile(RegisterTile):
         """sums[r] += scalars[r] · vector; `vector(lane)` is the byte offset and buffer of groups
         from that lane on.
         """
-        for first in range(0, self.width, self.lanes):
-            buffer, offset = vector(first)
-            groups = tirx.call_pure_extern(
-                self._vector, "cuvil_load_groups", buffer.data, as_expr(offset)
-            )
-            for r, scalar in enumerate(scalars):
-                if scalar is None:
-                    continue
+        columns = range(0, self.width, self.lanes)
+        groups = [self._groups(*vector(first)) for first in columns]
+        for r, scalar in enumerate(scalars):
+            if scalar is None:
+                continue
+            for first, group in zip(columns, groups, strict=True):
                 at = const((s * self.rows + r) * self.width + first)
                 place = [tirx.Ramp(at, const(1), self.lanes)]
                 total = tirx.call_pure_extern(
-                    self._vector, "cuvil_dot", tirx.BufferLoad(self._sums, place), scalar, groups
+                    self._vector, "cuvil_dot", tirx.BufferLoad(self._sums, place), scalar, group
                 )
                 self.b.emit(tirx.BufferStore(self._sums, total, place))
+
+    def _groups(self, buffer: Buffer, offset: Any) -> PrimExpr:
+        return tirx.call_pure_extern(
+            self._vector, "cuvil_load_groups", buffer.data, as_expr(offset)
+        )
