@@ -13,6 +13,7 @@ from cuvilc.cli_options import (
     JsonOption,
     QuietOption,
     read_dims,
+    read_elements,
     read_shapes,
 )
 from cuvilc.cli_output import Output, table
@@ -56,6 +57,16 @@ Dims = Annotated[
         default_factory=list,
         show_default=False,
         help="Range (or value) of a named size; repeatable.",
+    ),
+]
+Elements = Annotated[
+    list[str],
+    _Option(
+        "--elements",
+        metavar="INPUT=N",
+        default_factory=list,
+        show_default=False,
+        help="Tensors of a sequence input; 0: an optional one is absent. Repeatable.",
     ),
 ]
 Jobs = Annotated[
@@ -105,6 +116,7 @@ def build(
     output: OutputPath = None,
     shape: Shapes,
     dim: Dims,
+    elements: Elements,
     target: TargetName = "x86",
     cpu: Cpu = "",
     jobs: Jobs = None,
@@ -135,9 +147,9 @@ def build(
       cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
     """
     request = BuildRequest(
-        model, output, target, cpu, read_shapes(shape), read_dims(dim), jobs or 0,
-        not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run, dump_ir,
-        dump_after, stop_after, emit,
+        model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
+        jobs or 0, not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run,
+        dump_ir, dump_after, stop_after, emit,
     )  # fmt: skip
     _build(request, Output(json or format is Format.json, quiet), verbose, explain_fusion)
 

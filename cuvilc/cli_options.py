@@ -22,7 +22,8 @@ BAD_OPTION = define(
 An option or argument is unknown, missing, or not of its form.
 
 Forms: `--shape INPUT=1,3,224,224` with `?` for a size that stays open; `--dim NAME=8` fixes a size,
-`--dim NAME=1..64` gives its range, `--dim NAME=1..` leaves it open above. Both may be repeated.
+`--dim NAME=1..64` gives its range, `--dim NAME=1..` leaves it open above; `--elements INPUT=3` says
+how many tensors a sequence has. All may be repeated.
 
 Next step: `cuvilc COMMAND --help` shows every option with examples.
 """,
@@ -61,6 +62,7 @@ SizesOption = Annotated[
     ),
 ]
 
+MOST_ELEMENTS = 4096
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
 
@@ -80,6 +82,20 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int | None, ...]]:
             raise _wrong("--shape", text, f"`{name}` is given twice", "one --shape for each input")
         shapes[name] = tuple(sizes)
     return shapes
+
+
+def read_elements(texts: Sequence[str]) -> dict[str, int]:
+    """`INPUT=3` → number of elements by input name. CUV901."""
+    elements: dict[str, int] = {}
+    for text in texts:
+        name, value = _split("--elements", text, "INPUT=3")
+        if not _NUMBER.fullmatch(value) or int(value) > MOST_ELEMENTS:
+            why = f"`{value}` is not a number of elements (0 to {MOST_ELEMENTS})"
+            raise _wrong("--elements", text, why, "INPUT=3")
+        if name in elements:
+            raise _wrong("--elements", text, f"`{name}` is given twice", "one for each input")
+        elements[name] = int(value)
+    return elements
 
 
 def read_dims(texts: Sequence[str]) -> dict[str, tuple[int, int | None]]:

@@ -42,8 +42,10 @@ lists them.
 class BuildRequest:
     """What `cuvilc build` is asked to do.
 
-    `dims`: (least, greatest) by symbol, greatest None when open. `vectors`: test vectors to bundle,
-    AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of progress.
+    `dims`: (least, greatest) by symbol, greatest None when open. `elements`: how many tensors an
+    input that is a sequence has; 0 for an optional input that is absent. `vectors`: test vectors to
+    bundle, AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of
+    progress.
     """
 
     model: Path
@@ -52,6 +54,7 @@ class BuildRequest:
     cpu: str = ""
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     dims: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
     jobs: int = 0
     use_cache: bool = True
     verify: bool = False
@@ -91,10 +94,12 @@ def load_model(
     path: Path,
     shapes: dict[str, tuple[int | None, ...]],
     dims: dict[str, tuple[int, int | None]],
+    elements: dict[str, int] | None = None,
 ) -> Any:
     """The model as a Program at the graph level, by the importer that its content asks for."""
     registry = import_module("cuvilc.import.registry")
-    return registry.load(path, registry.ImportOptions(shapes=shapes, dims=dims))
+    options = registry.ImportOptions(shapes=shapes, dims=dims, elements=elements or {})
+    return registry.load(path, options)
 
 
 def build(request: BuildRequest) -> BuildReport:
@@ -176,7 +181,9 @@ class _Build:
     def phases(self) -> None:
         request = self.request
         with self.phase("import"):
-            program = load_model(request.model, request.shapes, request.dims)
+            program = load_model(
+                request.model, request.shapes, request.dims, request.elements
+            )
             self.report.program = program
         with self.phase("verify"):
             self.verify(program, "import")

@@ -15,6 +15,7 @@ import numpy as np
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import substitute
+from cuvilc.dialect.op import ShapeError, write_attr
 from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.types import TensorType
 
@@ -22,6 +23,7 @@ from . import codes, onnx_model, onnx_wire
 from .onnx_convert import Converter
 from .onnx_inputs import Inputs, fixed_sizes, read_inputs
 from .onnx_node import Constrain, attribute_value, symbols_of
+from .onnx_sequences import OptionalVal, SequenceVal, tensors_of
 from .onnx_tensors import TensorReader
 from .onnx_values import Val, assuming
 from .registry import ImportOptions
@@ -145,34 +147,49 @@ class _Session:
         converter.invented, converter.assumed = self.inputs.invented, self.assumed
         converter.reserved = set(self.inputs.ranges)
         with program, assuming(program.ranges):
-            outputs = tuple(o.name for o in self.model.graph.output)
             block = ir.define_function(
-                program, "main", types, input_names=tuple(self.inputs.types), output_names=outputs
+                program, "main", types, input_names=tuple(self.inputs.types), output_names=()
             )
             with ir.at_end(block):
                 results = self._body(converter, block)
             onnx_model.raise_all(errors + converter.errors)
-            self._check_complete(results)
+            named = self._outputs(results)
             with ir.at_end(block):
-                values = [converter.value(r) for r in results if r is not None]
+                values = [converter.value(val) for _, val in named]
             ir.finish_function(block, values)
+            names_of_outputs = write_attr(tuple(name for name, _ in named))
+            block.owner.operation.attributes["output_names"] = names_of_outputs
             used = {s for v in block.arguments for s in symbols_of(ir.type_of(v).shape)}
             used |= set(computed_sizes(block))
         program.ranges = {n: r for n, r in program.ranges.items() if n in used}
         return program
 
-    def _check_complete(self, results: list[Val | None]) -> None:
-        """Refuse an output without value: a node gave a result that it leaves out."""
+    def _outputs(self, results: list[Val | None]) -> list[tuple[str, Val]]:
+        """The tensors that the package gives: sequences by element, absent optionals not at all.
+
+        CUV110 for an output without value (a node gave a result that it leaves out) and for a
+        sequence that is neither a list of tensors nor the rows of one.
+        """
+        named: list[tuple[str, Val]] = []
         for info, value in zip(self.model.graph.output, results, strict=True):
             if value is None:
-                raise fail(
-                    codes.BAD_NODE, f"output `{info.name}` is not computed", place=str(self.path)
-                )
+                message = f"output `{info.name}` is not computed"
+                raise fail(codes.BAD_NODE, message, place=str(self.path))
+            try:
+                named += tensors_of(info.name, value)
+            except ShapeError as error:
+                message = f"output `{info.name}`: {error}"
+                raise fail(codes.BAD_NODE, message, place=str(self.path)) from None
+        return named
 
     def _body(self, converter: Converter, block: Any) -> list[Val | None]:
         scope: dict[str, Val | None] = {n: Val.constant(a, n) for n, a in self.weights.items()}
         converter.main = block
         for name, argument in zip(self.inputs.types, block.arguments, strict=True):
             scope[name] = Val.of(argument)
+        for name, members in self.inputs.groups.items():
+            scope[name] = SequenceVal([val for m in members if (val := scope.pop(m))])
+        for name, given in self.inputs.optional.items():
+            scope[name] = OptionalVal(scope[name] if given else None)
         graph = self.model.graph
         return converter.graph(graph, scope, self.opsets, converter.place(graph.name or "main"))

@@ -33,6 +33,7 @@ from .onnx_model import (
     sort,
 )
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
+from .onnx_sequences import SequenceVal
 from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val, computed_points, is_computed, parts, symbolic
 
@@ -81,7 +82,8 @@ class Converter:
         return points[last[0]]() if last else mlir.InsertionPoint.at_block_begin(self.main)
 
     def new_size(self, range_: ir.Range, bound: Callable[[], Any]) -> str:
-        """A symbol for a size that the model computes; `bound` gives the point where it is known."""
+        """A symbol for a size that the model computes. `bound()`: the point from which on it holds.
+        """
         number = 1
         while f"n{number}" in self.program.ranges or f"n{number}" in self.reserved:
             number += 1
@@ -419,7 +421,10 @@ def _resolved(node: Node) -> Any:
 def type_proto(val: Val | None) -> Any:
     """The value's type for onnx's function builders."""
     t = onnx.TypeProto()
-    if val is not None:
+    if isinstance(val, SequenceVal):
+        first = val.parts[0] if val.parts else None
+        t.sequence_type.elem_type.CopyFrom(type_proto(first if isinstance(first, Val) else None))
+    elif val is not None:
         dtype = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(val.dtype))
         shape = [d if isinstance(d, int) else None for d in val.shape]
         t = onnx.helper.make_tensor_type_proto(dtype, shape)
@@ -433,7 +438,7 @@ def as_val(result: Any) -> Val | None:
 def signature(node: Node) -> str:
     """`%y = Op(%x: f32[1,3], %w: f32[8,3])`."""
     inputs = ", ".join(
-        f"%{name}" if v is None else f"%{name}: {v.type}"
+        f"%{name}" if v is None else f"%{name}: {v.spelled}"
         for name, v in zip(node.proto.input, node.inputs, strict=True)
     )
     return f"{', '.join('%' + o for o in node.proto.output)} = {node.op}({inputs})"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import FUNCTIONS, Dim, symbol
 from cuvilc.dialect.types import TensorType
@@ -29,6 +31,8 @@ class Inputs:
     ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     original_names: dict[str, str] = field(default_factory=dict)  # symbol -> the model's spelling
     invented: set[str] = field(default_factory=set)  # symbols for sizes without a name
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # sequence -> its tensors
+    optional: dict[str, bool] = field(default_factory=dict)  # optional input -> whether it is given
 
     def listing(self) -> str:
         shown = ", ".join(f"{n}: {t}" for n, t in self.types.items())
@@ -69,7 +73,11 @@ def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str
     inputs = Inputs()
     for info in model.graph.input:
         if info.name not in weights:
-            inputs.types[info.name] = _input_type(path, info, options, inputs)
+            _read_input(path, info, options, inputs)
+    for name in options.elements:
+        if name not in inputs.groups and name not in inputs.optional:
+            message = f"--elements names `{name}`, which is no sequence or optional of the model"
+            raise _error(path, inputs, message)
     _check_shape_names(path, options, inputs)
     for name, (lo, hi) in options.dims.items():
         _set_range(path, inputs, name, lo, hi)
@@ -78,6 +86,38 @@ def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str
 
 def _error(path: Path, inputs: Inputs, message: str) -> CuvilError:
     return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), notes=[inputs.listing()])
+
+
+def _read_input(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -> None:
+    """One input of the model: a tensor, or as many tensors as a sequence has elements."""
+    name, kind = info.name, info.type
+    if kind.WhichOneof("value") == "optional_type":
+        kind = kind.optional_type.elem_type
+        inputs.optional[name] = True
+        if kind.WhichOneof("value") == "tensor_type":
+            inputs.optional[name] = options.elements.get(name, 1) != 0
+            if not inputs.optional[name]:
+                return
+    if kind.WhichOneof("value") != "sequence_type":
+        inputs.types[name] = _input_type(path, _named(name, kind), options, inputs)
+        return
+    count = options.elements.get(name)
+    if count is None:
+        message = f"input `{name}` is a sequence: say how many tensors it has"
+        help_ = f"--elements {name}=N makes its elements the inputs {name}.0, {name}.1, …"
+        raise fail(codes.BAD_TYPE, message, place=str(path), help=help_)
+    inputs.groups[name] = tuple(f"{name}.{i}" for i in range(count))
+    for member in inputs.groups[name]:
+        element = _named(member, kind.sequence_type.elem_type)
+        for d in element.type.tensor_type.shape.dim:
+            d.ClearField("dim_param")  # the elements may differ in what one name stands for
+        inputs.types[member] = _input_type(path, element, options, inputs)
+
+
+def _named(name: str, kind: Any) -> Any:
+    info = onnx.ValueInfoProto(name=name)
+    info.type.CopyFrom(kind)
+    return info
 
 
 def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -> TensorType:

@@ -228,7 +228,8 @@ def check_types(path: Path, model: Any) -> list[Diagnostic]:
     found = []
     for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
         for info in infos:
-            which = info.type.WhichOneof("value")
+            held = _element_type(info.type)
+            which = held.WhichOneof("value")
             if which not in ("tensor_type", None) and not (
                 kind == "output" and _zip_map(model, info.name)
             ):
@@ -236,7 +237,7 @@ def check_types(path: Path, model: Any) -> list[Diagnostic]:
                 found.append(
                     Diagnostic(codes.BAD_TYPE, f"{kind} `{info.name}` is a {word}", place=str(path))
                 )
-            elem = info.type.tensor_type.elem_type
+            elem = held.tensor_type.elem_type
             if which == "tensor_type" and elem and elem not in DTYPES:
                 message = f"{kind} `{info.name}` is of type {type_name(elem)}"
                 found.append(Diagnostic(codes.BAD_TYPE, message, place=str(path)))
@@ -244,6 +245,17 @@ def check_types(path: Path, model: Any) -> list[Diagnostic]:
         message = f"weight `{tensor.values.name}` is sparse"
         found.append(Diagnostic(codes.BAD_TYPE, message, place=str(path)))
     return found
+
+
+def _element_type(kind: Any) -> Any:
+    """The type that an optional, a sequence or an optional sequence holds; the type itself else."""
+    if kind.WhichOneof("value") == "optional_type":
+        kind = kind.optional_type.elem_type
+    is_sequence = kind.WhichOneof("value") == "sequence_type"
+    element = kind.sequence_type.elem_type if is_sequence else None
+    if element is not None and element.WhichOneof("value") in ("tensor_type", None):
+        return element
+    return kind
 
 
 def _zip_map(model: Any, name: str) -> bool:

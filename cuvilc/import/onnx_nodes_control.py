@@ -14,7 +14,8 @@ from cuvilc.dialect.types import TensorType
 
 from . import codes
 from ._table import importer
-from .onnx_node import Node, ai, reshape
+from .onnx_node import DataDependent, Node, ai, reshape
+from .onnx_sequences import OptionalVal, SequenceVal
 from .onnx_values import Val, is_computed, symbolic
 
 
@@ -35,16 +36,20 @@ def if_(n: Node) -> list[Any]:
         attributes=segment_attrs(OPS["ai.if"], 1, 0) | {"sizes": write_attr(())},
         regions=2,
     )
-    yielded = [
-        _branch(n, graph, draft.regions[i].blocks.append()) for i, graph in enumerate(branches)
-    ]
-    if any(y is None for y in yielded):
+    blocks = [draft.regions[i].blocks.append() for i in range(2)]
+    first, second = (_branch(n, g, b) for g, b in zip(branches, blocks, strict=True))
+    if first is None or second is None:
         return [None] * n.results
     common = Common(n, condition)
-    types = [common.type(i, *pair) for i, pair in enumerate(zip(*yielded, strict=True))]
-    results = ir.create("ai.if", flag, types=types, sizes=tuple(common.sizes))
-    common.bound.append(results)
-    return move_regions(draft, results)
+    given = [common.result(i, *pair) for i, pair in enumerate(zip(first, second, strict=True))]
+    types = [t for y in given for t in (y if isinstance(y, list) else [y])]
+    final = ir.create("ai.if", flag, types=types, sizes=tuple(common.sizes))
+    common.bound.append(final)
+    results = iter(move_regions(draft, final))
+    return [
+        SequenceVal([Val.of(next(results)) for _ in y]) if isinstance(y, list) else next(results)
+        for y in given
+    ]
 
 
 def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
@@ -58,8 +63,14 @@ def _ranks_hang_on_sizes(n: Node, branches: tuple[Any, Any]) -> bool:
     )
 
 
-def _branch(n: Node, graph: Any, block: Any) -> list[TensorType] | None:
-    """Import a branch into its block; the types it yields, or None when something in it failed."""
+Yielded = TensorType | list[TensorType]  # of a tensor, of a sequence's elements
+
+
+def _branch(n: Node, graph: Any, block: Any) -> list[Yielded] | None:
+    """Import a branch into its block; the types it yields, or None when something in it failed.
+
+    A sequence yields each of its elements.
+    """
     converter = n.converter
     converter.depth += 1
     try:
@@ -67,11 +78,16 @@ def _branch(n: Node, graph: Any, block: Any) -> list[TensorType] | None:
             vals: list[Val | None] = converter.inner(graph, n)
             if any(v is None for v in vals):
                 return None
-            values = [converter.value(v) for v in vals if v is not None]
+            if any(isinstance(v, OptionalVal) for v in vals):
+                raise DataDependent("which optional it gives is")
+            given = [v.items() if isinstance(v, SequenceVal) else v for v in vals if v is not None]
+            tensors = [v for g in given for v in (g if isinstance(g, list) else [g])]
+            values = [converter.value(v) for v in tensors]
             ai("yield", *values)
     finally:
         converter.depth -= 1
-    return [ir.type_of(v) for v in values]
+    types = iter([ir.type_of(v) for v in values])
+    return [[next(types) for _ in g] if isinstance(g, list) else next(types) for g in given]
 
 
 class Common:
@@ -82,16 +98,29 @@ class Common:
         self.sizes: list[tuple[str, Dim, Dim]] = []  # (symbol, in the first branch, in the second)
         self.bound: list[ir.Operation] = []  # the conditional, once it is built
 
-    def type(self, i: int, a: TensorType, b: TensorType) -> TensorType:
-        """The type of both branches' result i. CUV108 where dtype or rank differ."""
-        if a.dtype == b.dtype and a.rank == b.rank:
-            sizes = [self.size(x, y) for x, y in zip(a.shape, b.shape, strict=True)]
-            return TensorType(tuple(sizes), a.dtype)
+    def result(self, i: int, a: Yielded, b: Yielded) -> Yielded:
+        """The type of both branches' result i. CUV114 where dtype, rank or length differ."""
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            return [self.tensor(i, x, y) for x, y in zip(a, b, strict=True)]
+        if isinstance(a, list) or isinstance(b, list):
+            raise self.differ(i, a, b)
+        return self.tensor(i, a, b)
+
+    def tensor(self, i: int, a: TensorType, b: TensorType) -> TensorType:
+        if (a.dtype, a.rank) != (b.dtype, b.rank):
+            raise self.differ(i, a, b)
+        sizes = [self.size(x, y) for x, y in zip(a.shape, b.shape, strict=True)]
+        return TensorType(tuple(sizes), a.dtype)
+
+    def differ(self, i: int, first: Yielded, second: Yielded) -> Exception:
+        a, b = (
+            f"a sequence of {len(y)}" if isinstance(y, list) else str(y) for y in (first, second)
+        )
         name = self.n.proto.output[i]
         then, other = (
             self.n.attr(branch).output[i].name for branch in ("then_branch", "else_branch")
         )
-        raise fail(
+        return fail(
             codes.BRANCHES_DIFFER,
             f"the branches of `{self.n.label}` give `{name}` as {a} and as {b}",
             place=self.n.place,

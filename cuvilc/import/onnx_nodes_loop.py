@@ -22,7 +22,7 @@ from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.types import TensorType
 
 from ._table import importer
-from .onnx_node import Node, ai, cast, reshape
+from .onnx_node import DataDependent, Node, ai, cast, reshape
 from .onnx_nodes_control import move_regions
 from .onnx_nodes_shape import concat_values, sliced
 from .onnx_sequences import OptionalVal, Rows, SequenceVal, known
@@ -65,6 +65,8 @@ def loop(n: Node) -> list[Any]:
         unrolled = _unroll(n, body, given, trip, enter)
         if unrolled is not None:
             return unrolled
+    if any(isinstance(v, OptionalVal) for v in given):
+        raise DataDependent("the number of rounds that carry an optional is")
     return _Loop(n, body, given, trip, start, enter).run()
 
 
@@ -234,8 +236,11 @@ class _Loop:
         if values[len(types) :] and (self.conditional or self.trip == -1):
             rounds = self.outer(symbol(self.counter), finals)
         row_sizes: list[tuple[str, Dim]] = []
-        for value in values[len(types) :]:
+        taken = len(values) - sum(self.appended)
+        for i, value in enumerate(values[len(types) :], len(types)):
             t = ir.type_of(value)
+            if i >= taken and any(self.counter in symbols(d) for d in t.shape):
+                raise DataDependent("the number of rounds that give rows of other sizes each is")
             shape = [
                 self.outer(self.outer(d, row_sizes), finals) if symbols(d) & inside else d
                 for d in t.shape
@@ -300,6 +305,16 @@ def scan(n: Node) -> list[Any]:
     axes = n.ints("scan_input_axes", (0,) * count) or ()
     back = n.ints("scan_input_directions", (0,) * count) or ()
     inputs = [_axis_first(n[states + i], axes[i]) for i in range(count)]
+    results = _scanned(n, body, [n[i] for i in range(states)], inputs, back)
+    if any(r is None for r in results):
+        return results
+    return [*results[:states], *_stacked(n, results[states:])]
+
+
+def _scanned(
+    n: Node, body: Any, carried: list[ir.Value], inputs: list[ir.Value], back: tuple[int, ...]
+) -> list[Any]:
+    """The carried values after the last row of the inputs, and the rows that the body gives."""
     trip = ir.type_of(inputs[0]).shape[0]
     for x in inputs[1:]:
         n.require_equal(trip, ir.type_of(x).shape[0])
@@ -312,11 +327,29 @@ def scan(n: Node) -> list[Any]:
         ]
         return dict(zip([i.name for i in body.input], [*values, *rows], strict=True))
 
-    carried = [v for v in n.inputs[:states] if v is not None]
-    results = _Loop(n, body, carried, trip, None, enter, yields_condition=False).run()
-    if any(r is None for r in results):
-        return results
-    return [*results[:states], *_stacked(n, results[states:])]
+    vals = [Val.of(v) for v in carried]
+    return _Loop(n, body, vals, trip, None, enter, yields_condition=False).run()
+
+
+@importer("Scan", since=8)
+def batched_scan(n: Node) -> list[Any]:
+    """Opset 8: everything has a batch axis in front, whose elements go on by themselves."""
+    if n.has(0):
+        raise ShapeError("sequence_lens (input 0) is not supported")
+    body, count = n.attr("body"), n.attr("num_scan_inputs")
+    states = len(n) - 1 - count
+    values = [n[i] for i in range(1, len(n))]
+    back = n.ints("directions", (0,) * count) or ()
+    batch = ir.type_of(values[0]).shape[0]
+    if not isinstance(batch, int) or not 0 < batch <= _MOST_UNROLLED:
+        raise DataDependent("the batch is")
+    done = []
+    for b in range(batch):
+        rows = [_row(v, b) for v in values]
+        done.append(_scanned(n, body, rows[:states], rows[states:], back))
+    if any(r is None for row in done for r in row):
+        return [None] * n.results
+    return [_stack(n, [Val.of(r) for r in column]) for column in zip(*done, strict=True)]
 
 
 def _axis_first(x: ir.Value, at: int) -> ir.Value:

@@ -40,6 +40,10 @@ class SequenceVal(Val):
         self.parts = list(parts)
         self.round_of = round_of
 
+    @property
+    def spelled(self) -> str:
+        return "sequence"
+
     def length(self) -> Dim:
         """How many elements. ShapeError inside a loop that carries the sequence along."""
         self.require_whole()
@@ -75,8 +79,27 @@ class OptionalVal(Val):
         super().__init__((), "optional")
         self.item = item
 
+    @property
+    def spelled(self) -> str:
+        return "optional"
+
     def materialise(self, program: Any) -> Any:
         raise ShapeError("an optional stands where a tensor is needed")
+
+
+def tensors_of(name: str, val: Val) -> list[tuple[str, Val]]:
+    """The tensors that stand for a value at a package's boundary, by name.
+
+    A sequence's elements are NAME.0, NAME.1, …; one whose length is known only while the model runs
+    is the stack NAME of its elements. An absent optional is nothing. ShapeError for others.
+    """
+    if isinstance(val, OptionalVal):
+        return [] if val.item is None else tensors_of(name, val.item)
+    if not isinstance(val, SequenceVal):
+        return [(name, val)]
+    if len(val.parts) == 1 and isinstance(val.parts[0], Rows):
+        return [(name, val.parts[0].val)]
+    return [(f"{name}.{i}", item) for i, item in enumerate(val.items())]
 
 
 def known(value: Any, dtype: str, key: str) -> Val:

@@ -276,6 +276,11 @@ class Val:
         return TensorType(self.shape, self.dtype)
 
     @property
+    def spelled(self) -> str:
+        """The type, as messages show it."""
+        return str(self.type)
+
+    @property
     def array(self) -> np.ndarray | None:
         """The constant's typed array; None for other values."""
         return None if self.content is None or self.content.dtype == object else self.content

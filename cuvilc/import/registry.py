@@ -28,12 +28,14 @@ class ImportOptions:
 
     shapes: input name -> sizes, each an int or None (stays as the model says).
     dims: symbol name (the model's own spelling or ours) -> (least, greatest); (n, n) fixes it,
-    greatest None leaves it open. Symbols not named range from 1 up: 0 and 1 never mix, so
-    broadcasting stays decidable.
+    greatest None leaves it open. Symbols not named range from 0 up.
+    elements: name of an input that is a sequence -> how many tensors it has; of an optional tensor
+    -> 0 when it is absent, 1 when it is given.
     """
 
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     dims: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
 
 
 def find_importer(path: Path) -> Any:

@@ -110,7 +110,7 @@ def test_no_arguments_show_the_help(cuvilc: Cuvilc) -> None:
 def test_inspect(cuvilc: Cuvilc, built: Path, package: str) -> None:
     shown = cuvilc.ok("inspect", built / package).out
     for word in (
-        "x: float32[batch, 8]", "y: float32[batch, 20]", "batch = 1..", "read from axis 0 of x",
+        "x: float32[batch, 8]", "y: float32[batch, 20]", "batch = 0..", "read from axis 0 of x",
         "/fc/matmul", "vectors", "weights", "opset 17",
     ):  # fmt: skip
         assert word in shown

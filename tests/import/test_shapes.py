@@ -43,7 +43,7 @@ def test_names_are_kept_as_identifiers(tmp_path: Path) -> None:
     shapes = [tensor("x", ["p.0", None, 3]), tensor("y", ["p.0", "2nd", "lambda"])]
     program = load(tmp_path, model(nodes, shapes, ["z"]))
     assert input_types(program) == ["f32[p_0,x_1,3]", "f32[p_0,_2nd,lambda_]"]
-    assert program.ranges["p_0"] == (1, None)
+    assert program.ranges["p_0"] == (0, None)
     assert program.source["dims"]["p_0"] == "p.0"
 
 
@@ -154,7 +154,7 @@ def test_a_table_bounds_the_length(tmp_path: Path) -> None:
     }  # fmt: skip
     proto = model(nodes, [tensor("x", ["batch", "length", 4])], ["y"], weights)
     program = load(tmp_path, proto)
-    assert program.ranges["length"] == (1, 16)
+    assert program.ranges["length"] == (0, 16)
     agree(program, proto, (2, 16, 4), (1, 3, 4))
 
 
@@ -173,7 +173,7 @@ def test_an_embedding_of_positions_bounds_the_length(tmp_path: Path) -> None:
     }  # fmt: skip
     proto = model(nodes, [tensor("x", ["batch", "length_", 4])], ["y"], weights)
     program = load(tmp_path, proto)
-    assert program.ranges["length_"] == (1, 16)
+    assert program.ranges["length_"] == (0, 16)
     agree(program, proto, (2, 16, 4), (1, 3, 4))
 
 
