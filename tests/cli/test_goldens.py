@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from cuvilc.driver import BuildRequest, build
+
 from .helpers import Cuvilc, check_golden, model, save
 
 Arguments = list[object]
@@ -28,6 +30,14 @@ def unknown_operators(folder: Path) -> Arguments:
     proto.opset_import.append(helper.make_opsetid("music", 1))
     save(folder, proto, "dance.onnx")
     return ["build", "dance.onnx"]
+
+
+def outside_range(folder: Path) -> Arguments:
+    dims: dict[str, tuple[int, int | None]] = {"batch": (1, 4)}
+    small = folder / "small.cuvil"
+    build(BuildRequest(folder / "net.onnx", small, target="null", dims=dims, vectors=0))
+    np.savez(folder / "in.npz", x=np.zeros((5, 8), np.float32))
+    return ["run", "small.cuvil", "--inputs", "in.npz"]
 
 
 def inputs(**arrays: np.ndarray) -> Callable[[Path], Arguments]:
@@ -87,7 +97,7 @@ CASES: dict[str, Callable[[Path], Arguments]] = {
     "wrong-dtype": inputs(x=np.zeros((1, 8))),
     "wrong-rank": inputs(x=np.zeros(8, np.float32)),
     "wrong-size": inputs(x=np.zeros((1, 7), np.float32)),
-    "outside-range": inputs(x=np.zeros((0, 8), np.float32)),
+    "outside-range": outside_range,
     "pickled-inputs": inputs(x=np.array([None])),
     "no-inputs-file": given("run", "null.cuvil", "--inputs", "absent.npz"),
     "unknown-option": given("build", "net.onnx", "--cpus", "host"),
