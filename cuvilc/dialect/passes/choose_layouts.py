@@ -107,14 +107,18 @@ class _Blocker:
         return per_group % block == 0 and (out // groups) % block == 0
 
     def integer_conv_fits(self, operation: Operation) -> bool:
-        """Constant int8 weights, two spatial axes, plain sums, and groups that fill blocks."""
+        """Constant weights, two spatial axes; plain sums whose groups fill blocks, or centred ones
+        of each channel alone.
+        """
         x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
         attrs = ir.attrs(operation)
-        if x.rank != 4 or attrs["centred"] or (x.dtype, w.dtype) != ("uint8", "int8"):
-            return False
-        if not isinstance(x.shape[1], int) or not w.is_static:
+        if x.rank != 4 or not isinstance(x.shape[1], int) or not w.is_static:
             return False
         if self.program.constant_array(operation.operands[1]) is None:
+            return False
+        if attrs["centred"]:
+            return w.shape[1] == 1 and attrs["groups"] == w.shape[0]
+        if (x.dtype, w.dtype) != ("uint8", "int8"):
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
         if attrs["dilations"][1] != 1 and per_group % BYTES_GROUP:
@@ -133,7 +137,7 @@ class _Blocker:
         with ir.before(operation):
             panel = block if depthwise else self.context.panel
             layout = f"pack0_{panel}"
-            if operation.name == "ai.conv_integer":
+            if operation.name == "ai.conv_integer" and not depthwise:
                 layout = f"dot0_{panel}x{BYTES_GROUP}"
             packed = relayout_constant(self.program, w, layout)
             if x in self.blocked:

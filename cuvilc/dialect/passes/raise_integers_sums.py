@@ -47,7 +47,8 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     t = g.type(w)
     groups, spatial = node.attr("groups"), t.rank - 2
     outputs, *taps = t.shape
-    depthwise = taps[0] == 1 and groups == outputs
+    if taps[0] == 1 and groups == outputs:  # a channel alone: its schedule subtracts zero points
+        return None
     x, p = _coded(g, x, zeros[0], "uint8", lambda z: _scalar(g, z))
     w, q = _coded(g, w, zeros[1], "int8", lambda z: _along_channels(g, z, spatial))
     if q is not None and groups > 1:
@@ -58,7 +59,7 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     elif g.type(node.operands[0]).dtype == "int8":
         outside = g.full(128, (), "uint8")
     attrs = {**node.attrs, "centred": False}
-    w, attrs["groups"] = (w, groups) if depthwise else _dense(g, w, groups)
+    w, attrs["groups"] = _dense(g, w, groups)
     y = g.build("ai.conv_integer", x, w, outside, origin=(node,), **attrs)
     if p is not None:
         line = _total(g, w, tuple(range(1, t.rank)), keep=False)

@@ -251,7 +251,7 @@ class _Conv:
         rows: int, width: int,
     ) -> None:  # fmt: skip
         """rows × width pixels from (oh, ow)."""
-        plan, b = self.plan, self.b
+        b = self.b
         sets = DotTile.sets_for(self.chip, rows * width, blocks * BLOCK)
         tile = DotTile(b, self.chip, rows * width, blocks * BLOCK, sets)
         down, across = self.input.steps

@@ -116,6 +116,7 @@ class ChannelWindows:
     """A kernel over windows of each channel alone; a subclass says what a tile of pixels is."""
 
     outside = 0.0  # what a tap beyond the input reads
+    dtype = "float32"  # of the sums
 
     def __init__(
         self, region: Region, chip: Chip, name: str, anchor: Any, kernel: Shape,
@@ -144,10 +145,14 @@ class ChannelWindows:
     def input(self, start: Any, checks: Mapping[int, Any], p: int, lane: Any) -> Any:
         """A tap of pixel p: from `start` on, or where `checks` (WindowRows.checked) say."""
         if p not in checks:
-            return self.b.load(self.x, start + p * (self.rows.width.stride * BLOCK) + lane)
+            return self.load(start + p * (self.rows.width.stride * BLOCK) + lane)
         at, inside = checks[p]
-        nothing = self.k.const(self.outside, "float32")
-        return self.k.let(self.k.select(inside, self.b.load(self.x, at + lane), nothing))
+        nothing = self.k.const(self.outside, self.dtype)
+        return self.k.let(self.k.select(inside, self.load(at + lane), nothing))
+
+    def load(self, offset: Any) -> Any:
+        """The input element at an offset, as what is summed."""
+        return self.b.load(self.x, offset)
 
     def store_tile(self, tile: RegisterTile, ow: Any) -> None:
         """The tile, whose first pixel is `ow`, through the epilogue."""

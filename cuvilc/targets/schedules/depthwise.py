@@ -12,16 +12,18 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
-from cuvilc.targets.schedules.conv_plan import check_types
+from cuvilc.targets.schedules.conv_plan import check_places, check_types
 from cuvilc.targets.schedules.conv_rows import ChannelWindows
 from cuvilc.targets.schedules.conv_taps import Step, Taps
 from cuvilc.targets.schedules.conv_window import BLOCK
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, named
+from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, lesser, named
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """ai.conv with as many groups as channels in and out, and an elementwise epilogue."""
-    anchor = anchor_of(region, "ai.conv")
+    """ai.conv with as many groups as channels in and out, and an elementwise epilogue; or
+    ai.conv_integer, centred.
+    """
+    anchor = anchor_of(region, "ai.conv", "ai.conv_integer")
     x, w = (ir.type_of(v) for v in anchor.operands[:2])
     result = ir.type_of(anchor.results[0])
     channels = w.shape[0]
@@ -29,10 +31,17 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
         raise Miss("not one input and one output channel a group")
     if w.layout != f"pack0_{BLOCK}" or not x.layout:
         raise Miss("weights or input in row-major order")
-    check_types(region, anchor, x, w, result)
     kernel = w.shape[2:]
+    whole = anchor.name == "ai.conv_integer"
+    if whole:
+        check_places(region, anchor, x, w, result)
+        if not ir.attrs(anchor)["centred"]:
+            raise Miss("what lies beyond the edge is not 0")
+    else:
+        check_types(region, anchor, x, w, result)
+    kind = _IntegerDepthwise if whole else _Depthwise
     return vectorized(
-        lambda vector: _Depthwise(region, chip, name, anchor, kernel, channels, vector).build()
+        lambda vector: kind(region, chip, name, anchor, kernel, channels, vector).build()
     )
 
 
@@ -48,12 +57,12 @@ class _Depthwise(ChannelWindows):
         height, width = self.rows.height, self.rows.width
         return ((self.rows.block * height.kernel + kh) * width.kernel + kw) * BLOCK
 
-    def _weight(self, offset: Any) -> Any:
+    def _weight(self, offset: Any, lane: Any) -> Any:
         return self.k.load(self.w, offset, self.w_dtype)
 
     def _tile(self, ow: Any, width: int, taps: Taps) -> None:
         b, rows = self.b, self.rows
-        tile = RegisterTile(b, width, BLOCK)
+        tile = RegisterTile(b, width, BLOCK, start=self.outside, dtype=self.dtype)
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
@@ -66,7 +75,7 @@ class _Depthwise(ChannelWindows):
                     place = named(b, weights + kw * BLOCK, kw)
                     checks = {p: rows.checked(row, ow + p, kw) for p in sorted(edge)}
                     with b.loop(BLOCK, "vectorized") as lane:
-                        weight = b.let(self._weight(place + lane))
+                        weight = b.let(self._weight(place + lane, lane))
                         for p in pixels:
                             tile.add(p, lane, self.input(start, checks, p, lane) * weight)
 
@@ -74,3 +83,30 @@ class _Depthwise(ChannelWindows):
 
         taps.over(nest)
         self.store_tile(tile, ow)
+
+
+class _IntegerDepthwise(_Depthwise):
+    """Sums in int32 of what is left of bytes after their zero points."""
+
+    dtype, outside = "int32", 0
+
+    def _zero(self, number: int, channel: Any) -> Any:
+        """The zero point of an operand, where it has one."""
+        if len(self.anchor.operands) <= number + 2:
+            return None
+        zero = self.emitter.accessor(self.anchor.operands[number + 2])
+        one = zero.type.shape in ((), (1,))
+        index = (0,) * len(zero.shape) if one else (channel,)
+        return self.k.cast(zero[index], "int32")
+
+    def _less(self, level: Any, zero: Any) -> Any:
+        wide = self.k.cast(level, "int32")
+        return wide if zero is None else wide - zero
+
+    def load(self, offset: Any) -> Any:
+        return self._less(super().load(offset), self._zero(0, None))
+
+    def _weight(self, offset: Any, lane: Any) -> Any:
+        # Beyond the last channel there is no zero point; that sum is not stored.
+        channel = lesser(self.rows.block * BLOCK + lane, self.channels - 1)
+        return self._less(super()._weight(offset, lane), self._zero(1, channel))
