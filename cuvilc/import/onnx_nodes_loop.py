@@ -25,7 +25,7 @@ from ._table import importer
 from .onnx_node import DataDependent, Node, ai, cast, reshape
 from .onnx_nodes_control import move_regions
 from .onnx_nodes_shape import concat_values, sliced
-from .onnx_sequences import OptionalVal, Rows, SequenceVal, known
+from .onnx_sequences import OptionalVal, SequenceVal, Slices, known
 from .onnx_values import Val, computed_points, symbolic
 
 _UNBOUNDED = 1 << 62  # a trip count from here on is "until the condition says stop"
@@ -280,7 +280,7 @@ class _Loop:
                 continue
             each = next(appended)
             mine, taken = taken[:each], taken[each:]
-            found.append(SequenceVal([*val.parts, *([Rows(Val.of(_woven(mine)))] if mine else [])]))
+            found.append(SequenceVal([*val.parts, *([Slices(Val.of(_woven(mine)))] if mine else [])]))
         return [*found, *rows]
 
 

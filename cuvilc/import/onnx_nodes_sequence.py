@@ -13,9 +13,9 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
-from .onnx_node import DataDependent, Node, ai, reshape, shape_of
+from .onnx_node import Node, ai, reshape, shape_of
 from .onnx_nodes_shape import concat_values, sliced
-from .onnx_sequences import OptionalVal, Rows, SequenceVal, known
+from .onnx_sequences import OptionalVal, SequenceVal, Slices, known
 from .onnx_values import Val
 
 
@@ -66,17 +66,27 @@ def sequence_erase(n: Node) -> Val:
 def sequence_at(n: Node) -> Any:
     given = sequence(n)
     given.require_whole()
-    rows = given.parts[0] if len(given.parts) == 1 else None
-    if isinstance(rows, Rows):
+    slices = given.parts[0] if len(given.parts) == 1 else None
+    if isinstance(slices, Slices):
         (at,) = n.dims(1, "the position is", signed=True)
-        x = n.converter.value(rows.val)
-        shape = shape_of(x)
-        first = D.select(D.less(at, 0), at + shape[0], at) if not isinstance(at, int) else at
-        first = first + shape[0] if isinstance(first, int) and first < 0 else first
-        row = sliced(x, (first, *(0 for _ in shape[1:])), (1, *shape[1:]))
-        return reshape(row, shape[1:])
+        if isinstance(at, int):
+            at = at + slices.count if at < 0 else at
+        else:
+            at = D.select(D.less(at, 0), at + slices.count, at)
+        return _slice_at(n, slices, at)
     items = given.items()
     return items[_position(n, 1, 0, len(items))]
+
+
+def _slice_at(n: Node, slices: Slices, at: Dim) -> ir.Value:
+    """Element `at` of the slices."""
+    x, axis, step = n.converter.value(slices.val), slices.axis, slices.step
+    shape = shape_of(x)
+    first = at * step
+    size = 1 if step == 1 else D.minimum(shape[axis] - first, step)
+    starts = tuple(first if a == axis else 0 for a in range(len(shape)))
+    piece = sliced(x, starts, tuple(size if a == axis else d for a, d in enumerate(shape)))
+    return piece if slices.keep else reshape(piece, (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _position(n: Node, i: int, default: int, count: int) -> int:
@@ -111,10 +121,22 @@ def _joinable(n: Node, part: Any, new: bool) -> ir.Value:
             return value
         at = int(n.attr("axis")) % (len(shape) + 1)
         return reshape(value, (*shape[:at], 1, *shape[at:]))
-    rank = len(shape) if new else len(shape) - 1
-    at = int(n.attr("axis")) % max(rank, 1)
-    perm = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
-    moved = value if at == 0 else ai("transpose", value, perm=perm)
+    return _joined(n, part, value, new)
+
+
+def _joined(n: Node, slices: Slices, value: ir.Value, new: bool) -> ir.Value:
+    """All slices of a tensor joined along the axis: the tensor with its axes in another order."""
+    shape, wanted = shape_of(value), int(n.attr("axis"))
+    if slices.keep:
+        if new or wanted % len(shape) != slices.axis:
+            raise ShapeError(
+                "the parts of a tensor are joined along another axis than it was split"
+            )
+        return value
+    at = wanted % (len(shape) if new else max(len(shape) - 1, 1))
+    others = [a for a in range(len(shape)) if a != slices.axis]
+    perm = (*others[:at], slices.axis, *others[at:])
+    moved = value if perm == tuple(range(len(shape))) else ai("transpose", value, perm=perm)
     if new:
         return moved
     sizes = shape_of(moved)
@@ -126,6 +148,11 @@ def split_to_sequence(n: Node) -> Val:
     x, at = n[0], n.axis(0)
     shape = shape_of(x)
     keep = bool(n.attr("keepdims", 1)) or n.has(1)
+    if not isinstance(shape[at], int) and not (n.has(1) and len(n.shape(1)) == 1):
+        step = int(n.static(1, "the size of the parts is")[0]) if n.has(1) else 1
+        if step < 1:
+            raise ShapeError(f"parts of size {step}")
+        return SequenceVal([Slices(Val.of(x), at, step, keep)])
     places = _cuts(n, shape[at])
     parts: list[Val] = []
     for begin, end in pairwise(places):
@@ -145,7 +172,7 @@ def _cuts(n: Node, total: Dim) -> list[Dim]:
         return cuts
     step = int(n.static(1, "the size of the parts is")[0]) if n.has(1) else 1
     if not isinstance(total, int) or step < 1:
-        raise DataDependent("the number of parts is")
+        raise ShapeError(f"parts of size {step}")
     return [*range(0, total, step), total]
 
 

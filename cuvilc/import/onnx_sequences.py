@@ -1,7 +1,8 @@
 """Sequences and optionals during import: they exist only there, what a package holds is tensors.
 
-A sequence is a list of parts. A part is one tensor, or the rows of a tensor: what a loop appended,
-one each round. How many rows there are may be known only while the model runs.
+A sequence is a list of parts. A part is one tensor, or the slices of a tensor: what a loop appended,
+one each round, or what a tensor was split into. How many there are may be known only while the
+model runs.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.dialect.op import ShapeError
 
 from .onnx_values import Val
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The elements x[0], x[1], … of a sequence, for a tensor x."""
+class Slices:
+    """The elements of a sequence that are `step` long slices of a tensor along `axis`, one after
+    the other; the last may be shorter. Without `keep` (then the step is 1) they lack the axis.
+    """
 
     val: Val
+    axis: int = 0
+    step: int = 1
+    keep: bool = False
+
+    @property
+    def count(self) -> Dim:
+        return ceildiv(self.val.shape[self.axis], self.step)
 
 
-Part = Val | Rows
+Part = Val | Slices
 
 
 class SequenceVal(Val):
@@ -49,13 +59,13 @@ class SequenceVal(Val):
         self.require_whole()
         total: Dim = 0
         for part in self.parts:
-            total = total + (1 if isinstance(part, Val) else part.val.shape[0])
+            total = total + (1 if isinstance(part, Val) else part.count)
         return total
 
     def items(self) -> list[Val]:
         """The elements, where each is a tensor of its own. ShapeError otherwise."""
         self.require_whole()
-        if any(isinstance(part, Rows) for part in self.parts):
+        if any(isinstance(part, Slices) for part in self.parts):
             raise ShapeError("the sequence's length is known only while the model runs")
         return [part for part in self.parts if isinstance(part, Val)]
 
@@ -97,7 +107,7 @@ def tensors_of(name: str, val: Val) -> list[tuple[str, Val]]:
         return [] if val.item is None else tensors_of(name, val.item)
     if not isinstance(val, SequenceVal):
         return [(name, val)]
-    if len(val.parts) == 1 and isinstance(val.parts[0], Rows):
+    if len(val.parts) == 1 and isinstance(val.parts[0], Slices) and val.parts[0].axis == 0:
         return [(name, val.parts[0].val)]
     return [(f"{name}.{i}", item) for i, item in enumerate(val.items())]
 

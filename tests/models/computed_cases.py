@@ -257,6 +257,34 @@ def sequence_of_rows(rng: np.random.Generator) -> Case:
 
 
 @case
+def pieces_of_a_tensor(rng: np.random.Generator) -> Case:
+    """A scripted `for piece in torch.split(x, 2)`: the last piece may be shorter."""
+    inner = body(
+        [
+            node("SequenceAt", "pieces i", "piece"),
+            node("Add", "piece piece", "twice"),
+            node("Concat", "twice s", "s2", axis=0),
+        ],
+        [port("s", None)], [port("s2", None)],
+    )  # fmt: skip
+    proto = model(
+        [
+            node("SplitToSequence", "x two", "pieces", axis=0),
+            node("SequenceLength", "pieces", "trips"),
+            node("Slice", "x zero zero", "none"),
+            node("Loop", "trips _ none", "y", body=inner),
+            node("ConcatFromSequence", "pieces", "whole", axis=0),
+            node("SplitToSequence", "x", "rows", axis=1, keepdims=0),
+            node("ConcatFromSequence", "rows", "columns", axis=0, new_axis=1),
+        ],
+        [port("x", ["n", 3])], [port("y", [None, 3]), port("whole", [None, 3]),
+         port("columns", [3, None])],
+        two=np.array(2), zero=np.array([0]),
+    )  # fmt: skip
+    return proto, [{"x": floats(rng, n, 3)} for n in (5, 2, 1, 8)]
+
+
+@case
 def scan_backwards(rng: np.random.Generator) -> Case:
     inner = helper.make_graph(
         [node("Add", "s r", "s2"), node("Identity", "s2", "o")], "body",
