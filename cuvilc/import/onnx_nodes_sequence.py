@@ -129,9 +129,7 @@ def _joined(n: Node, slices: Slices, value: ir.Value, new: bool) -> ir.Value:
     shape, wanted = shape_of(value), int(n.attr("axis"))
     if slices.keep:
         if new or wanted % len(shape) != slices.axis:
-            raise ShapeError(
-                "the parts of a tensor are joined along another axis than it was split"
-            )
+            raise ShapeError("parts of a tensor are joined along another axis than it was split")
         return value
     at = wanted % (len(shape) if new else max(len(shape) - 1, 1))
     others = [a for a in range(len(shape)) if a != slices.axis]

@@ -1,8 +1,8 @@
 """Sequences and optionals during import: they exist only there, what a package holds is tensors.
 
-A sequence is a list of parts. A part is one tensor, or the slices of a tensor: what a loop appended,
-one each round, or what a tensor was split into. How many there are may be known only while the
-model runs.
+A sequence is a list of parts. A part is one tensor, or the slices of a tensor: what a loop
+appended, one each round, or what a tensor was split into. How many there are may be known only
+while the model runs.
 """
 
 from __future__ import annotations
