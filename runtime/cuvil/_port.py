@@ -10,13 +10,15 @@ import numpy as np
 from ._error import CuvilError
 from ._native import DTYPES, INT64_MAX, TensorInfo
 
-
 _CODES, _SIGNED, _UNSIGNED = ("uint8",), ("int8", "uint8"), ("uint8", "int8")
 # NumPy's dtypes for the rest, the one of outputs first: a float's code, an integer's value.
 RAW = {
     "bfloat16": ("uint16",),
     **dict.fromkeys((name for name in DTYPES if name.startswith("float") and "_" in name), _CODES),
-    **{"int4": _SIGNED, "int2": _SIGNED, "uint4": _UNSIGNED, "uint2": _UNSIGNED},
+    "int4": _SIGNED,
+    "int2": _SIGNED,
+    "uint4": _UNSIGNED,
+    "uint2": _UNSIGNED,
 }
 
 
@@ -108,11 +110,17 @@ class Port:
             self.fail(
                 "CUV604",
                 f"input `{self.name}`: {kind} does not become an array: {error}",
-                "give a plain tensor in host memory (with torch: `x.detach().cpu()`)",
+                self._hint(),
                 error,
             )
         help = f"np.asarray(value, np.{self.dtype})"
         self.fail("CUV604", f"input `{self.name}` is of type {kind}, not an array", help)
+
+    def _hint(self) -> str:
+        hint = "give a plain tensor in host memory (with torch: `x.detach().cpu()`)"
+        if self.dtype_name in RAW:
+            hint += f", {self.dtype_name} as its bits (`x.view(torch.{RAW[self.dtype_name][0]})`)"
+        return hint
 
     def _check_dtype(self, dtype: np.dtype[Any]) -> None:
         if dtype.name in RAW.get(self.dtype_name, ()):

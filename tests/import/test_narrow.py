@@ -314,6 +314,29 @@ def test_a_layer_with_blocked_weights(dtype, tmp_path):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint2"])
+def test_a_quantised_layer(dtype, tmp_path):
+    """8-bit levels times narrow ones, as quantisers of activations and weights write it."""
+    limits = ml_dtypes.iinfo(numpy_dtype(dtype))
+    w = RNG.integers(limits.min, limits.max, (64, 32), endpoint=True).astype(numpy_dtype(dtype))
+    x = RNG.standard_normal((8, 64)).astype(np.float32)
+    weights = {
+        "xs": np.array(0.03, np.float32), "xz": np.array(128, np.uint8), "w": w,
+        "ws": RNG.uniform(0.01, 0.1, 32).astype(np.float32), "ys": np.array(0.3, np.float32),
+        "yz": np.array(3, np.int8),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "xq"), node("DequantizeLinear", "xq xs xz", "xd"),
+        node("DequantizeLinear", "w ws", "wd", axis=1), node("MatMul", "xd wd", "a"),
+        node("QuantizeLinear", "a ys yz", "y"),
+    ]  # fmt: skip
+    proto = graph(nodes, {"x": x}, "int8", weights)
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    for target in TARGETS:
+        found = run(tmp_path / f"{target}.cuvil", saved(tmp_path, proto), {"x": x}, target)
+        assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+
+
 # Packages.
 
 

@@ -376,6 +376,8 @@ def test_narrow_ports_have_the_dtype_of_ml_dtypes_or_raw_bytes(dtype, installed,
     assert np.array_equal(model(values.view(np.uint8)).view(plain), values)
     assert f"declares {dtype}" in refused("CUV605", model, values.astype("f4")).message
     assert f"declares {dtype}" in refused("CUV605", model, values.astype("i2")).message
+    unknown = SimpleNamespace(__dlpack__=lambda **_: None)  # as of a dtype that NumPy has not
+    assert f"`x.view(torch.{plain.name})`" in refused("CUV604", model, unknown).help
 
 
 def sized(op: str, number: int) -> fake_models.Image:
