@@ -51,6 +51,9 @@ class Converter:
         self.errors: list[Diagnostic] = []
         self.imported = 0
         self.depth = 0
+        self.attempts = 0  # bodies of loops that were imported
+        # (place, node) of a loop -> (carried value, axis) that are known to change
+        self.moving: dict[tuple[str, str], set[tuple[int, int]]] = {}
         self.main: Any = None
         self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
         self.reserved: set[str] = set()  # names of sizes that the model or the options use

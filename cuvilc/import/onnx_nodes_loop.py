@@ -30,6 +30,7 @@ from .onnx_values import Val, computed_points, symbolic
 
 _UNBOUNDED = 1 << 62  # a trip count from here on is "until the condition says stop"
 _MOST_ATTEMPTS = 64
+_MOST_IMPORTS = 2000  # of bodies in one model: each level of nested loops multiplies them
 _MOST_UNROLLED = 512
 
 # What the body's inputs are, given the round's number and the carried values.
@@ -122,7 +123,8 @@ class _Loop:
         self.yields_condition = yields_condition
         self.tensors = [self.converter.value(v) for v in carried if not isinstance(v, SequenceVal)]
         self.types = [ir.type_of(v) for v in self.tensors]
-        self.moving: set[tuple[int, int]] = set()  # (carried tensor, axis) that change
+        # (carried tensor, axis) that change; kept for when a loop around this one is imported again
+        self.moving: set[tuple[int, int]] = n.converter.moving.setdefault((n.place, n.label), set())
         self.sizes: list[tuple[str, int, int]] = []  # `carried_sizes` of the operation
         self.counter = ""
         self.conditional = start is not None
@@ -133,6 +135,9 @@ class _Loop:
         """The node's outputs. ShapeError where a carried value changes its dtype or rank."""
         errors, kept = len(self.converter.errors), len(computed_points())
         for _ in range(_MOST_ATTEMPTS):
+            self.converter.attempts += 1
+            if self.converter.attempts > _MOST_IMPORTS:
+                raise ShapeError(f"its body would be imported more than {_MOST_IMPORTS} times")
             draft, values = self.attempt()
             moved = set() if values is None else self.moved(values)
             if values is not None and not moved:
@@ -280,7 +285,8 @@ class _Loop:
                 continue
             each = next(appended)
             mine, taken = taken[:each], taken[each:]
-            found.append(SequenceVal([*val.parts, *([Slices(Val.of(_woven(mine)))] if mine else [])]))
+            rows_of_rounds = [Slices(Val.of(_woven(mine)))] if mine else []
+            found.append(SequenceVal([*val.parts, *rows_of_rounds]))
         return [*found, *rows]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from .onnx_node import Node, ai, reshape, shape_of
 from .onnx_nodes_shape import concat_values, sliced
 from .onnx_sequences import OptionalVal, SequenceVal, Slices, known
 from .onnx_values import Val
+
+_MOST_PARTS = 512  # that a split makes tensors of their own
 
 
 def sequence(n: Node, i: int = 0) -> SequenceVal:
@@ -146,32 +148,24 @@ def split_to_sequence(n: Node) -> Val:
     x, at = n[0], n.axis(0)
     shape = shape_of(x)
     keep = bool(n.attr("keepdims", 1)) or n.has(1)
-    if not isinstance(shape[at], int) and not (n.has(1) and len(n.shape(1)) == 1):
+    total = shape[at]
+    if not (n.has(1) and len(n.shape(1)) == 1):
         step = int(n.static(1, "the size of the parts is")[0]) if n.has(1) else 1
         if step < 1:
             raise ShapeError(f"parts of size {step}")
-        return SequenceVal([Slices(Val.of(x), at, step, keep)])
-    places = _cuts(n, shape[at])
+        if not isinstance(total, int) or total > step * _MOST_PARTS:
+            return SequenceVal([Slices(Val.of(x), at, step, keep)])
+        places: list[Dim] = [*range(0, total, step), total]
+    else:
+        sizes = n.dims(1, "the sizes of the parts are")
+        places = [0, *accumulate(sizes)]
     parts: list[Val] = []
     for begin, end in pairwise(places):
         starts = tuple(begin if a == at else 0 for a in range(len(shape)))
-        sizes = tuple(end - begin if a == at else d for a, d in enumerate(shape))
-        piece = sliced(x, starts, sizes)
+        lengths = tuple(end - begin if a == at else d for a, d in enumerate(shape))
+        piece = sliced(x, starts, lengths)
         parts.append(Val.of(piece if keep else reshape(piece, (*shape[:at], *shape[at + 1 :]))))
     return SequenceVal(parts)
-
-
-def _cuts(n: Node, total: Dim) -> list[Dim]:
-    """Where the parts begin, and where the last ends."""
-    if n.has(1) and len(n.shape(1)) == 1:
-        cuts: list[Dim] = [0]
-        for size in n.dims(1, "the sizes of the parts are"):
-            cuts.append(cuts[-1] + size)
-        return cuts
-    step = int(n.static(1, "the size of the parts is")[0]) if n.has(1) else 1
-    if not isinstance(total, int) or step < 1:
-        raise ShapeError(f"parts of size {step}")
-    return [*range(0, total, step), total]
 
 
 @importer("Optional")
