@@ -135,3 +135,8 @@ def test_benchmark_models_are_the_networks() -> None:
     source = text_of(ROOT / "benchmarks" / "networks.py")
     table = source[source.index("NETWORKS:") :]
     assert tuple(re.findall(r'^    "(\w+)":', table, re.MULTILINE)) == models.NAMES
+
+
+def test_the_runtime_ships_the_license() -> None:
+    """Wheels take files from their own folder, so it has a link."""
+    assert (ROOT / "runtime" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
