@@ -17,7 +17,7 @@ from .onnx_trees import Forest, float_lists, read_ensemble, read_forest
 
 ML = "ai.onnx.ml"
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-_POST = only(post_transform=_TRANSFORMS)
+POST = only(post_transform=_TRANSFORMS)
 
 
 def _float(x: ir.Value) -> ir.Value:
@@ -105,7 +105,7 @@ def zip_map(n: Node) -> Any:
     return n.val(0)
 
 
-def _transformed(scores: ir.Value, transform: str) -> ir.Value:
+def transformed(scores: ir.Value, transform: str) -> ir.Value:
     match transform:
         case "SOFTMAX":
             return ai("softmax", scores, axis=1)
@@ -144,11 +144,11 @@ def _probit(scores: ir.Value) -> ir.Value:
     return ai("elemwise_mul", ai("elemwise_mul", ai("sign", x), size), scalar(1.41421356, x))
 
 
-@importer("LinearRegressor", domain=ML, refuse=_POST)
+@importer("LinearRegressor", domain=ML, refuse=POST)
 def linear_regressor(n: Node) -> ir.Value:
     targets = n.attr("targets", 1)
     y = _linear(n, targets, n.attr("intercepts"))
-    return _transformed(y, n.attr("post_transform", "NONE"))
+    return transformed(y, n.attr("post_transform", "NONE"))
 
 
 def _linear(n: Node, rows: int, intercepts: Any) -> ir.Value:
@@ -159,48 +159,53 @@ def _linear(n: Node, rows: int, intercepts: Any) -> ir.Value:
     return ai("elemwise_add", y, _row(n, intercepts)) if intercepts else y
 
 
-def _labels(n: Node, picked: ir.Value) -> ir.Value | None:
+def labels(n: Node, picked: ir.Value) -> ir.Value | None:
     """The class label for each picked index; None for labels that are strings."""
-    labels = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
-    if labels is None:
+    known = n.attr("classlabels_int64s") or n.attr("classlabels_ints")
+    if known is None:
         return None if n.attr("classlabels_strings") and n.wants(0) else picked
-    if tuple(labels) == tuple(range(len(labels))):
+    if tuple(known) == tuple(range(len(known))):
         return picked
-    return ai("gather", _row(n, labels, np.int64), picked, axis=0)
+    return ai("gather", _row(n, known, np.int64), picked, axis=0)
 
 
-def _count(n: Node) -> int:
+def class_count(n: Node) -> int:
     names = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
     return max(len(n.attr(name) or ()) for name in names)
 
 
-@importer("LinearClassifier", domain=ML, refuse=_POST)
+@importer("LinearClassifier", domain=ML, refuse=POST)
 def linear_classifier(n: Node) -> list[Any]:
     intercepts = n.attr("intercepts") or ()
-    rows = len(intercepts) or _count(n)
+    rows = len(intercepts) or class_count(n)
     scores = _linear(n, rows, intercepts)
     transform = n.attr("post_transform", "NONE")
-    if rows == 1 and _count(n) == 2:
+    if rows == 1 and class_count(n) == 2:
         return _binary(n, scores, transform, limit=0.5 if transform == "LOGISTIC" else 0.0)
     picked = ai("arg_max", scores, axis=1, keepdims=False)
-    return [_labels(n, picked), _transformed(scores, transform)]
+    return [labels(n, picked), transformed(scores, transform)]
 
 
 def _binary(
     n: Node, score: ir.Value, transform: str, limit: float, positive: bool = False
 ) -> list[Any]:
-    """Label and both classes' scores from the second class's; `positive`: it is a probability."""
-    if transform in ("SOFTMAX_ZERO", "PROBIT"):
-        raise ShapeError(f"post_transform {transform} of a single score is not supported")
-    result = _transformed(score, transform)
-    decided = ai("greater", result if limit == 0.5 else score, scalar(limit, score))
+    """Label and both classes' scores from the second class's; `positive`: it is a probability.
+
+    A softmax is of -s and s, as onnx's reference has it (onnxruntime leaves it out).
+    """
+    if transform == "PROBIT":
+        raise ShapeError("post_transform PROBIT of a single score is not supported")
+    soft = transform.startswith("SOFTMAX")
+    result = score if soft else transformed(score, transform)
+    threshold = 0.0 if soft else limit
+    decided = ai("greater", result if threshold == 0.5 else score, scalar(threshold, score))
     picked = reshape(cast(decided, "int64"), shape_of(score)[:1])
-    if transform == "LOGISTIC" or positive:
+    if not soft and (transform == "LOGISTIC" or positive):
         other = ai("elemwise_sub", scalar(1.0, result), result)
     else:
         other = ai("neg", result)
     both = concat_values([other, result], 1)
-    return [_labels(n, picked), ai("softmax", both, axis=1) if transform == "SOFTMAX" else both]
+    return [labels(n, picked), transformed(both, transform) if soft else both]
 
 
 def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
@@ -217,17 +222,17 @@ def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
     )
 
 
-@importer("TreeEnsembleRegressor", domain=ML, refuse=_POST)
+@importer("TreeEnsembleRegressor", domain=ML, refuse=POST)
 def tree_ensemble_regressor(n: Node) -> ir.Value:
     forest = read_forest(float_lists(n.attributes), "target", n.attr("n_targets", 1))
     y = _ensemble(n, forest, n.attr("aggregate_function", "SUM").lower())
-    return _transformed(cast(y, "float32"), n.attr("post_transform", "NONE"))
+    return transformed(cast(y, "float32"), n.attr("post_transform", "NONE"))
 
 
-@importer("TreeEnsembleClassifier", domain=ML, refuse=_POST)
+@importer("TreeEnsembleClassifier", domain=ML, refuse=POST)
 def tree_ensemble_classifier(n: Node) -> list[Any]:
     """Weights of one class alone, of two, mean a binary decision; as onnxruntime decides it."""
-    transform, classes = n.attr("post_transform", "NONE"), _count(n)
+    transform, classes = n.attr("post_transform", "NONE"), class_count(n)
     single = classes == 2 and len(set(n.attr("class_ids"))) == 1
     forest = read_forest(float_lists(n.attributes), "class", 1 if single else classes)
     scores = cast(_ensemble(n, forest, "sum"), "float32")
@@ -235,7 +240,7 @@ def tree_ensemble_classifier(n: Node) -> list[Any]:
         positive = all(w >= 0 for w in forest.leaf_weight)
         return _binary(n, scores, transform, limit=0.5 if positive else 0.0, positive=positive)
     picked = ai("arg_max", scores, axis=1, keepdims=False)
-    return [_labels(n, picked), _transformed(scores, transform)]
+    return [labels(n, picked), transformed(scores, transform)]
 
 
 @importer("TreeEnsemble", domain=ML)
@@ -250,4 +255,4 @@ def tree_ensemble(n: Node) -> ir.Value:
     x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
     arrays = [n.constant(a) for a in forest.arrays(dtype_of(x), dtype_of(x))]
     y = ai("tree_ensemble", x, *arrays, aggregate=folds[fold], targets=forest.targets)
-    return cast(_transformed(y, words[transform]), n.type(0).dtype)
+    return cast(transformed(y, words[transform]), n.type(0).dtype)

@@ -120,3 +120,17 @@ def test_tensors_of_doubles(tmp_path):
         attributes[f"{name}_as_tensor"] = _tensor(exact)
     x = RNG.choice([0.5, 0.5 + 1e-12, 0.5 + 2e-12, -0.5], (9, 4))
     agree(tmp_path, Node("TreeEnsembleRegressor", [x], attributes, domain=ML))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize("negative", [False, True])
+def test_one_score_for_two_classes(tmp_path, transform, negative):
+    attributes = _older("TreeEnsembleClassifier", 2) | {"post_transform": transform}
+    attributes["class_ids"] = [0] * 4
+    if negative:
+        attributes["class_weights"] = [-0.25, 0.5, 0.125, -0.625]
+    x = np.nan_to_num(_rows("float32"))
+    node = Node("TreeEnsembleClassifier", [x], attributes, 2, domain=ML)
+    # onnxruntime leaves a softmax out, onnx's reference takes 1 - s for the score of a negative one
+    node.reference_only = not (transform == "NONE" and negative)
+    agree(tmp_path, node)

@@ -1,4 +1,4 @@
-"""Scatter, running sums, top-k: every sample, sizes from 0, duplicates, special values, faults."""
+"""Single operations: every sample, sizes from 0, duplicates, special values, faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import parse
 from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.region import Miss
-from cuvilc.targets.schedules import special_cumsum, special_scatter, special_top_k
+from cuvilc.targets.schedules import (
+    special_coupling,
+    special_cumsum,
+    special_scatter,
+    special_top_k,
+)
 from tests.dialect.ops.one_op import build
 from tests.targets.kernel_harness import V3, V4, Kernel, check, compare, program_of, tensor
 from tests.targets.samples import check_sample, on_chips, on_samples
@@ -18,6 +23,8 @@ SCHEDULES = {
     "ai.scatter_elements": special_scatter.schedule,
     "ai.scatter_nd": special_scatter.schedule,
     "ai.cumsum": special_cumsum.schedule,
+    "ai.cumprod": special_cumsum.schedule,
+    "ai.couple_probabilities": special_coupling.schedule,
     "ai.top_k": special_top_k.schedule,
 }
 FOLDS = ("none", "add", "mul", "max", "min")

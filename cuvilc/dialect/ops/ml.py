@@ -1,4 +1,4 @@
-"""Tree ensembles: gradient-boosted trees and random forests."""
+"""Tree ensembles (gradient-boosted trees, random forests), and votes of pairs of classes."""
 
 from __future__ import annotations
 
@@ -137,3 +137,55 @@ class TreeEnsemble:
         _forest("max", (NOT_EQUAL, LESS_EQUAL, GREATER), 0),
         _forest("min", (GREATER, EQUAL, GREATER_EQUAL), 1),
     )
+
+
+@op("ai.couple_probabilities")
+class CoupleProbabilities:
+    """Probabilities of `classes` classes from those of each pair.  (Wu et al. 2004, algorithm 2)
+
+    x [N, pairs]: that of class i against j > i, pairs in row-major order → [N, classes]. The
+    iteration ends as libsvm's does: after max(100, classes) steps, or when no error exceeds
+    0.005 / classes.
+    """
+
+    x: Tensor
+    classes: int
+
+    def shape(x, *, classes):
+        need_dtype(x, ("float32", "float64"), "x")
+        need_positive((classes,), "classes")
+        need_rank(x, 2, "x")
+        need_shape(x, (x.shape[0], classes * (classes - 1) // 2), "x")
+        return TensorType((x.shape[0], classes), x.dtype)
+
+    def reference(x, *, classes):
+        return np.array([_coupled(row, classes) for row in x]).reshape(len(x), classes)
+
+    samples = (
+        sample("float32[5,1]", classes=2, low=0.01, high=0.99),
+        sample("float32[4,6]", classes=4, low=0.01, high=0.99),
+        sample("float64[3,3]", classes=3, low=0.4, high=0.6),
+    )
+
+
+def _coupled(pairs: np.ndarray, classes: int) -> np.ndarray:
+    """One row of it."""
+    r = np.zeros((classes, classes))
+    upper = np.triu_indices(classes, 1)
+    r[upper] = pairs
+    r.T[upper] = 1 - pairs
+    q = -r.T * r
+    q[np.diag_indices(classes)] = (r * r).sum(0)
+    p = np.full(classes, 1 / classes)
+    for _ in range(max(100, classes)):
+        change = q @ p
+        mean = p @ change
+        if np.abs(change - mean).max() < 0.005 / classes:
+            break
+        for t in range(classes):
+            step = (mean - change[t]) / q[t, t]
+            mean = (mean + step * (step * q[t, t] + 2 * change[t])) / (1 + step) ** 2
+            change = (change + step * q[t]) / (1 + step)
+            p[t] += step
+            p = p / (1 + step)
+    return p

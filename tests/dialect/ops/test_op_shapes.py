@@ -19,8 +19,10 @@ from tests.dialect.ops.one_op import (
 
 SHAPES = ("shape", "sizes")  # attributes that hold sizes
 CHANGES = (lambda n: n, lambda n: n + 1, lambda n: 2 * n, lambda n: 2 * n + 3)
-# `hidden` and `targets` are attributes that these operations' shapes must equal
-STATIC = {"ai.lookup", "ai.lstm", "ai.gru", "ai.rnn", "ai.tree_ensemble"}
+# `hidden`, `targets` and `classes` are attributes that these operations' shapes must equal
+STATIC = {
+    "ai.lookup", "ai.lstm", "ai.gru", "ai.rnn", "ai.tree_ensemble", "ai.couple_probabilities",
+}  # fmt: skip
 SAMPLES = [(name, n, s) for name, n, s in all_samples() if name not in STATIC]
 
 
