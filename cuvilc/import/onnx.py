@@ -7,6 +7,7 @@ import starts again knowing them, so types are right from the first operation on
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,8 @@ class _Session:
         """The tensors that the package gives: sequences by element, absent optionals not at all.
 
         CUV110 for an output without value (a node gave a result that it leaves out) and for a
-        sequence that is neither a list of tensors nor the rows of one.
+        sequence that is neither a list of tensors nor the rows of one. CUV105 for none, or two of
+        one name.
         """
         named: list[tuple[str, Val]] = []
         for info, value in zip(self.model.graph.output, results, strict=True):
@@ -180,6 +182,10 @@ class _Session:
             except ShapeError as error:
                 message = f"output `{info.name}`: {error}"
                 raise fail(codes.BAD_NODE, message, place=str(self.path)) from None
+        count = Counter(name for name, _ in named)
+        if not named or len(count) < len(named):
+            double = next((f"two outputs are called `{n}`" for n, c in count.items() if c > 1), "")
+            raise fail(codes.BAD_GRAPH, double or "the model has no output", place=str(self.path))
         return named
 
     def _body(self, converter: Converter, block: Any) -> list[Val | None]:

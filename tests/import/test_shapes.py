@@ -238,10 +238,18 @@ def test_branches_of_different_ranks_are_refused(tmp_path: Path) -> None:
     assert code(saved(tmp_path, model(nodes, [tensor("x", ["n"])], ["y"], weights))) == "CUV114"
 
 
-def test_outputs_may_be_inputs_constants_or_twice(tmp_path: Path) -> None:
-    proto = model(
-        [node("Relu", "x", "y")], [tensor("x", [2])], ["x", "w", "y", "y"], {"w": np.ones(3)}
-    )
+@pytest.mark.parametrize(
+    ("outputs", "message"), [(["y", "x", "y"], "two outputs are called `y`"), ([], "no output")]
+)
+def test_outputs_have_names_of_their_own(outputs: list[str], message: str, tmp_path: Path) -> None:
+    proto = model([node("Relu", "x", "y")], [tensor("x", [2])], outputs)
+    error = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert error.code == "CUV105"
+    assert message in error.message
+
+
+def test_outputs_may_be_inputs_and_constants(tmp_path: Path) -> None:
+    proto = model([node("Relu", "x", "y")], [tensor("x", [2])], ["x", "w", "y"], {"w": np.ones(3)})
     program = load(tmp_path, proto)
     program.verify()
     assert program.text() == ir.Program.parse(program.text()).text()
