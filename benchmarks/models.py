@@ -1,5 +1,7 @@
 """Export the benchmark models: `python benchmarks/models.py [NAME ...] [--into FOLDER]`.
 
+Names that end in -int8 or -dynamic are quantised (quantised.py), and only made when asked for.
+
 FOLDER/NAME/ holds model.onnx (torch.onnx, the dynamo exporter, static shapes, batch 1),
 inputs.npz, ref.npz (torch's own answers, one thread) and meta.json (operations, bytes). What is
 there already is kept. Needs the `bench` and `torch` extras.
@@ -34,6 +36,15 @@ NAMES = (
     "llama_prefill",
     "llama_decode",
 )
+QUANTISED = (
+    "resnet18-int8",
+    "resnet50-int8",
+    "mobilenetv2-int8",
+    "bert_base-int8",
+    "minilm-int8",
+    "minilm-dynamic",
+)
+ALL = NAMES + QUANTISED
 
 
 def cache_folder() -> Path:
@@ -53,13 +64,29 @@ def ensure(name: str, into: Path | None = None) -> Path:
 
 def export(name: str, folder: Path) -> None:
     """Export aside, then rename: a folder that exists is whole."""
+    aside = folder.with_name(f"{folder.name}.{os.getpid()}")
+    aside.mkdir(parents=True)
+    try:
+        if name in QUANTISED:
+            from benchmarks.quantised import quantise
+
+            source, _, kind = name.rpartition("-")
+            quantise(ensure(source, folder.parent), kind, aside)
+        else:
+            _trace(name, aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _trace(name: str, aside: Path) -> None:
+    """Torch's export of a network, and its own answers."""
     import numpy as np
     import torch
 
     from benchmarks.networks import build
 
-    aside = folder.with_name(f"{folder.name}.{os.getpid()}")
-    aside.mkdir(parents=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,11 +110,8 @@ def export(name: str, folder: Path) -> None:
             np.savez(aside / "ref.npz", **{k: v.numpy() for k, v in pairs})
             meta = {"name": name, **facts(network.module, arguments), "torch": torch.__version__}
             (aside / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
     finally:
         torch.set_num_threads(threads)
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def facts(module: Any, arguments: tuple[Any, ...]) -> dict[str, int]:
@@ -116,11 +140,11 @@ def facts(module: Any, arguments: tuple[Any, ...]) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--into", type=Path, default=cache_folder())
     options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if unknown := set(options.names) - set(ALL):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     for name in options.names or NAMES:
         start = time.perf_counter()
         folder = ensure(name, options.into)

@@ -86,24 +86,28 @@ def choose_chips(cpu: str) -> list[Chip]:
 
 def _host() -> list[Chip]:
     """The best psABI level of this machine, and what refines it."""
-    flags = _cpu_flags()
-    aliases = {
-        "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm",
-        "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
-    }  # fmt: skip
-
-    def has(chip: Chip) -> bool:
-        return all(f in flags or aliases.get(f, f) in flags for f in chip.features)
-
     for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
-        if has(CHIPS[name]):
+        if runs_here(CHIPS[name]):
             refining = (c for c in CHIPS.values() if c.base == name)
-            return [CHIPS[name], *(c for c in refining if has(c))]
+            return [CHIPS[name], *(c for c in refining if runs_here(c))]
     raise fail(
         UNKNOWN_TARGET,
         "this machine is not an x86-64 CPU of level 2 or above",
         help="name one with --cpu",
     )
+
+
+# Features that Linux spells otherwise.
+_LINUX = {
+    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm",
+    "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+}  # fmt: skip
+
+
+def runs_here(chip: Chip) -> bool:
+    """Whether this machine has the chip's features."""
+    flags = _cpu_flags()
+    return all(f in flags or _LINUX.get(f, f) in flags for f in chip.features)
 
 
 def _cpu_flags() -> set[str]:

@@ -194,7 +194,10 @@ def random_feeds(program: Program, sizes: Mapping[str, int] | None = None) -> di
     feeds = {}
     for n, t in enumerate(types):
         shape = tuple(int(evaluate(d, sizes or {})) for d in t.shape)
-        feeds[f"x{n}"] = rng.uniform(-1, 1, shape).astype(numpy_dtype(t.dtype))
+        if t.dtype in ("int8", "uint8"):  # all their values
+            feeds[f"x{n}"] = rng.integers(0, 256, shape, np.uint8).view(t.dtype)
+        else:
+            feeds[f"x{n}"] = rng.uniform(-1, 1, shape).astype(numpy_dtype(t.dtype))
     return feeds
 
 

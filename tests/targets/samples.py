@@ -8,11 +8,29 @@ from typing import Any
 import pytest
 
 from cuvilc.dialect.op import OPS, OpDef, Sample
+from cuvilc.targets import x86
 from cuvilc.targets.chip import Chip
 from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, Schedule, compare
+from tests.targets.kernel_harness import CHIPS, V4, Schedule, compare
+
+
+def needs(chip: Chip) -> pytest.MarkDecorator:
+    """Skips where this machine cannot run the chip's code."""
+    absent = chip.name in x86.CHIPS and not x86.runs_here(x86.CHIPS[chip.name])
+    return pytest.mark.skipif(absent, reason=f"no {chip.name} here")
+
 
 on_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+VNNI = x86.CHIPS["x86-64-v4-vnni"]
+# The levels with their own instructions for products of bytes, and one that has none.
+_DOT_CHIPS = [V4, *(x86.CHIPS[f"x86-64-{v}"] for v in ("v4", "v3", "v2")), VNNI]
+on_dot_chips = pytest.mark.parametrize(
+    "chip",
+    [
+        pytest.param(c, id=c.name + ("" if c.dot else "-portable"), marks=needs(c))
+        for c in _DOT_CHIPS
+    ],
+)
 
 
 def on_samples(wanted: Callable[[OpDef], Any]) -> pytest.MarkDecorator:

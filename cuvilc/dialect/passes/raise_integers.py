@@ -16,20 +16,16 @@ is quantised from sum · (a scale · b scale / y scale), as onnxruntime and ONNX
 from __future__ import annotations
 
 from cuvilc.dialect.ir import Program
-from cuvilc.dialect.passes import (
-    raise_integers_levels,
-    raise_integers_products,
-    raise_integers_sums,
-)
 from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.passes.raise_integers_levels import RULES as LEVELS
+from cuvilc.dialect.passes.raise_integers_products import RULES as PRODUCTS
+from cuvilc.dialect.passes.raise_integers_sums import RULES as SUMS
 from cuvilc.dialect.passes.rules_graph import Graph, merged_rules, rewrite
 
 NAME = "raise-integers"
 VERSION = 1
 
-RULES = merged_rules(
-    raise_integers_levels.RULES, raise_integers_products.RULES, raise_integers_sums.RULES
-)
+RULES = merged_rules(LEVELS, PRODUCTS, SUMS)
 
 
 def run(program: Program, context: PassContext) -> None:

@@ -75,9 +75,12 @@ def recoded(g: Graph, value: Value, key: str = "recoded") -> Value:
     array = g.array(value)
     if array is None:
         return g.build("ai.recode", value)
+    other = recoded_array(np.array(array))
+    if other.size == 1:  # a number that kernels take as an immediate
+        return g.full(int(other.reshape(())), g.type(value).shape, other.dtype.name)
     source = g.producer(value)
     stem = source.attr("key") if source is not None and source.name == "ai.constant" else key
-    return g.constant(recoded_array(np.array(array)), f"{stem}.recoded")
+    return g.constant(other, f"{stem}.recoded")
 
 
 # ---- past moves

@@ -14,6 +14,7 @@ from cuvilc.dialect.passes import (
     fold_batch_norm,
     fold_constants,
     fuse,
+    raise_integers,
     raise_patterns,
     require_sizes,
     simplify_shapes,
@@ -54,6 +55,21 @@ def _raise_patterns() -> Any:
     return program
 
 
+def _raise_integers() -> Any:
+    def body(m, x):
+        def point(value: int, dtype: str) -> Any:
+            return ir.full(value, (), dtype)
+
+        q = m.quantize_linear(x, ir.full(0.02), point(7, "int8"))
+        left = m.dequantize_linear(q, ir.full(0.02), point(7, "int8"))
+        w = m.dequantize_linear(m.weight(4, 3, 3, 3, low=-99, high=99, dtype="int8"),
+                                ir.full(0.01), point(0, "int8"))  # fmt: skip
+        y = m.relu(m.conv(left, w, pad=1))
+        return m.quantize_linear(y, ir.full(0.5), point(-128, "int8"))
+
+    return make({"x": "[n,3,8,8]"}, body)
+
+
 def _fold_batch_norm() -> Any:
     def body(m, x):
         y = m.conv(x, m.weight(4, 3, 3, 3), pad=1)
@@ -84,6 +100,7 @@ CASES = {
     canonicalize: _canonicalize,
     fold_constants: _fold_constants,
     simplify_shapes: _simplify_shapes,
+    raise_integers: _raise_integers,
     raise_patterns: _raise_patterns,
     fold_batch_norm: _fold_batch_norm,
     fuse: _fuse,

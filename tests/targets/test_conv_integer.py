@@ -1,0 +1,110 @@
+"""Convolutions of bytes of every geometry agree with the interpreter, on every level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.types import TensorType
+from cuvilc.targets.region import Miss
+from cuvilc.targets.schedules import conv_integer, depthwise
+from tests.targets.kernel_harness import V4, check, program_of
+from tests.targets.samples import on_dot_chips
+
+H, W, B = symbol("h"), symbol("w"), symbol("b")
+BLOCKS = "NCHW16c"
+
+
+def attributes(groups: int, strides: Any, pads: Any, dilations: Any) -> dict[str, Any]:
+    return {
+        "strides": strides, "pads_begin": pads[:2], "pads_end": pads[2:], "dilations": dilations,
+        "groups": groups, "out_layout": BLOCKS,
+    }  # fmt: skip
+
+
+def conv(
+    x: Any, w: Any, strides: Any = (1, 1), pads: Any = (1, 1, 1, 1), dilations: Any = (1, 1),
+    groups: int = 1, layout: str = BLOCKS,
+) -> Any:  # fmt: skip
+    """A quantised layer: what lies beyond the edge is an operand."""
+    attrs = attributes(groups, strides, pads, dilations)
+
+    def body(x: Any, w: Any, outside: Any, scale: Any) -> Any:
+        total = ir.build("ai.conv_integer", x, w, outside, centred=False, **attrs)
+        y = ir.build("ai.elemwise_mul", ir.build("ai.cast", total, dtype="float32"), scale)
+        return total, ir.build("ai.quantize_linear", y, ir.full(9.0), ir.full(3, (), "uint8"))
+
+    types = [
+        TensorType(x, "uint8", layout), TensorType(w, "int8", "dot0_32x4"),
+        TensorType((), "uint8"), TensorType((w[0], 1, 1)),
+    ]  # fmt: skip
+    return program_of(types, body)
+
+
+GEOMETRIES = {
+    "first layer": ((1, 3, 30, 30), (20, 3, 7, 7), (2, 2), (3, 3, 3, 3)),
+    "3x3": ((2, 32, 9, 9), (40, 32, 3, 3)),
+    "short rows": ((1, 64, 7, 7), (64, 64, 3, 3)),
+    "odd channels": ((1, 20, 7, 5), (33, 20, 3, 3), (2, 1), (0, 2, 1, 3)),
+    "one tap": ((1, 48, 14, 30), (32, 48, 1, 1), (1, 1), (0, 0, 0, 0)),
+    "one tap, channels of a half block": ((1, 20, 9, 14), (9, 20, 1, 1), (1, 1), (0, 0, 0, 0)),
+    "one tap, strides": ((2, 16, 15, 14), (32, 16, 1, 1), (2, 2), (0, 0, 0, 0)),
+    "one tap, padded": ((1, 16, 5, 4), (32, 16, 1, 1), (1, 1), (1, 0, 0, 2)),
+    "dilated": ((1, 16, 15, 14), (32, 16, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+    "groups": ((1, 64, 8, 28), (64, 32, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
+    "narrower than its window": ((1, 21, 8, 3), (7, 21, 5, 3)),
+    "a line": ((1, 5, 1, 40), (7, 5, 1, 3), (1, 1), (0, 1, 0, 0)),
+}
+
+
+@on_dot_chips
+@pytest.mark.parametrize("layout", [BLOCKS, ""], ids=["blocked", "plain"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_geometry(geometry: str, layout: str, chip: Any) -> None:
+    check(conv(*GEOMETRIES[geometry], layout=layout), chip, conv_integer.schedule)
+
+
+@on_dot_chips
+def test_symbolic(chip: Any) -> None:
+    sizes = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 30), (1, 16, 15))]
+    check(conv((B, 32, H, W), (40, 32, 3, 3)), chip, conv_integer.schedule, sizes)
+    program = conv((1, 3, H, W), (40, 3, 3, 3), strides=(2, 2), layout="")
+    check(program, chip, conv_integer.schedule, sizes)
+    program = conv((1, 32, H, W), (40, 32, 1, 1), pads=(0, 0, 0, 0))
+    check(program, chip, conv_integer.schedule, sizes)
+
+
+def alone(
+    x: Any, kernel: Any, dtypes: tuple[str, str], points: int | None = None, strides: Any = (1, 1),
+    pads: Any = (1, 1, 1, 1),
+) -> Any:  # fmt: skip
+    """A depthwise convolution, centred; `points`: as many zero points of the weights, or one."""
+    attrs = attributes(x[1], strides, pads, (1, 1))
+    types = [
+        TensorType(x, dtypes[0], BLOCKS), TensorType((x[1], 1, *kernel), dtypes[1], "pack0_16"),
+        TensorType((), dtypes[0]),
+    ]  # fmt: skip
+    if points is not None:
+        types.append(TensorType((points,) if points else (), dtypes[1]))
+    return program_of(types, lambda *v: ir.build("ai.conv_integer", *v, **attrs))
+
+
+@on_dot_chips
+def test_depthwise(chip: Any) -> None:
+    for program in (
+        alone((1, 32, 9, 20), (3, 3), ("uint8", "int8")),
+        alone((2, 20, 9, 9), (3, 3), ("int8", "uint8"), 20, (2, 2)),
+        alone((1, 5, 9, 30), (5, 5), ("uint8", "uint8"), 0, pads=(2, 2, 2, 2)),
+    ):
+        check(program, chip, depthwise.schedule)
+
+
+def test_refusals() -> None:
+    dilated = conv((1, 6, 9, 9), (8, 6, 3, 3), dilations=(1, 2))
+    groups = conv((1, 8, 9, 9), (8, 4, 3, 3), groups=2)
+    for program in (dilated, groups, alone((1, 16, 5, 5), (3, 3), ("uint8", "int8"))):
+        with pytest.raises(Miss):
+            check(program, V4, conv_integer.schedule)
