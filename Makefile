@@ -8,7 +8,7 @@ STAMPS := .venv/.stamps
 SOURCES := cuvilc runtime/cuvil tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint fmt golden conformance bench wheels clean machine
+.PHONY: help setup demo test test-all lint fmt golden conformance fuzz bench wheels clean machine
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ golden: $(STAMPS)/packages  ## rewrite the tests' expectations; review the diff
 
 conformance: $(STAMPS)/packages  ## every case of ONNX's suite, onnxruntime beside; writes docs/conformance.md
 	$(BIN)/python -m tests.conformance --jobs $(JOBS)
+
+fuzz: $(STAMPS)/packages  ## an hour of hostile models and of random operators
+	$(BIN)/python -m tests.fuzz --jobs $(JOBS) --seconds 2400
+	$(BIN)/python -m tests.properties --seconds 1200
 
 bench: setup  ## side by side with onnxruntime, OpenVINO and torch
 	$(BIN)/python benchmarks/compare.py

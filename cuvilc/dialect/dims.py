@@ -15,18 +15,29 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf, prod
 
+MOST_PARTS = 2000  # of an expression: squares of sums of squares would grow beyond any use
 Atom = tuple  # (operator, *arguments): ("symbol", name) or (op, Dim, Dim[, Dim])
 Monomial = tuple[Atom, ...]
 
 
-class Expr:
-    """A non-constant integer expression over symbols, built with operators and functions below."""
+class TooComplex(ValueError):
+    """An expression on sizes grew beyond what anyone could use."""
 
-    __slots__ = ("_hash", "_text", "terms")
+
+class Expr:
+    """A non-constant integer expression over symbols, built with operators and functions below.
+
+    `parts` counts its terms and atoms, those inside atoms too. TooComplex beyond MOST_PARTS.
+    """
+
+    __slots__ = ("_hash", "_text", "parts", "terms")
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
+        self.parts = sum(1 + sum(map(_parts, monomial)) for monomial, _ in terms)
+        if self.parts > MOST_PARTS:
+            raise TooComplex(f"a size is an expression of {self.parts} parts")
         self._hash = hash(terms)
         self._text = ""  # spelled once: the order of terms goes by it, so it is asked for often
 
@@ -80,6 +91,10 @@ Dim = int | Expr
 Shape = tuple[Dim, ...]
 
 
+def _parts(atom: Atom) -> int:
+    return 1 + sum(a.parts for a in atom[1:] if isinstance(a, Expr))
+
+
 def symbol(name: str) -> Expr:
     """The symbol `name`, which must be a Python identifier."""
     if not name.isidentifier():
@@ -120,6 +135,8 @@ def _sum(*scaled: tuple[Dim, int]) -> Dim:
 
 def _product(a: Dim, b: Dim) -> Dim:
     total: dict[Monomial, int] = {}
+    if len(_terms(a)) * len(_terms(b)) > MOST_PARTS:
+        raise TooComplex(f"a product of {len(_terms(a))} by {len(_terms(b))} terms of sizes")
     for ma, ca in _terms(a):
         for mb, cb in _terms(b):
             monomial = tuple(sorted(ma + mb, key=_print_atom))

@@ -257,6 +257,8 @@ def write_attr(value: Any) -> ir.Attribute:
     if value is None:
         return ir.UnitAttr.get()
     if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ShapeError(f"{value} has more than 64 bits")
         return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
     if isinstance(value, float):
         return ir.FloatAttr.get(ir.F64Type.get(), value)

@@ -8,6 +8,7 @@ memory holds [N, ⌈C/16⌉, H, W, 16], the last block filled up with unspecifie
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -29,6 +30,7 @@ _MLIR_DTYPES = {
 _FROM_MLIR = {v: k for k, v in _MLIR_DTYPES.items()}
 DTYPES = tuple(_MLIR_DTYPES)
 FLOATS = ("float32", "float64", "float16", "bfloat16")
+MOST_BYTES = 1 << 47  # of one tensor: what a process can address
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -145,6 +147,11 @@ def from_layout(array: np.ndarray, layout: str, shape: tuple[int, ...]) -> np.nd
     return merged[tuple(slice(0, n) for n in shape)]
 
 
+def bytes_at_least(t: TensorType) -> int:
+    """Bytes of a tensor whose open sizes are 1; 0 where a size is 0."""
+    return prod(d for d in t.shape if isinstance(d, int)) * item_bytes(t.dtype)
+
+
 class TypeTable:
     """Converts between TensorType and MLIR types of one context, remembering both ways."""
 
@@ -160,6 +167,8 @@ class TypeTable:
         return found
 
     def _spell(self, t: TensorType) -> ir.Type:
+        if bytes_at_least(t) > MOST_BYTES:
+            raise ValueError(f"{t} has more bytes than a machine can address")
         dims = "[" + ", ".join(f'"{d}"' for d in t.shape) + "]"
         encoding = ""
         if t.layout:

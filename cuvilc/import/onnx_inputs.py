@@ -12,7 +12,7 @@ import onnx
 
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect.dims import FUNCTIONS, Dim, symbol
-from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.types import MOST_BYTES, TensorType, bytes_at_least
 
 from . import codes
 from .onnx_tensors import DTYPES, type_name
@@ -74,6 +74,10 @@ def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str
     for info in model.graph.input:
         if info.name not in weights:
             _read_input(path, info, options, inputs)
+    for name, t in inputs.types.items():
+        if bytes_at_least(t) > MOST_BYTES:
+            message = f"input `{name}` has impossible sizes: {t}"
+            raise fail(codes.BAD_TENSOR, message, place=str(path))
     for name in options.elements:
         if name not in inputs.groups and name not in inputs.optional:
             message = f"--elements names `{name}`, which is no sequence or optional of the model"

@@ -21,6 +21,7 @@ OLDEST_OPSET = 7
 # Whose form before opset 7 the importers do not read themselves.
 OLD_FORMS = {"Cast", "GlobalLpPool", "LpPool", "Tile", "Upsample"}
 UPGRADED_OPSET = 13
+MOST_NODES = 1_000_000  # of a model whose functions are written out
 SHOWN_NODES = 3  # names of nodes that a diagnostic lists
 
 
@@ -47,15 +48,27 @@ def _names(model: Any) -> Iterator[Any]:
     yield from (o.domain for o in model.opset_import)
     yield from (model.producer_name, model.producer_version)
     graphs = [model.graph]
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload)
+        yield from (*function.input, *function.output, *function.attribute)
+        yield from (o.domain for o in function.opset_import)
+        yield from _node_names(function.node, graphs)
     for graph in graphs:  # grows while it is read
         yield graph.name
         yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
-        for node in graph.node:
-            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-            yield from (a.name for a in node.attribute)
-            graphs += [a.g for a in node.attribute if a.HasField("g")]
+        yield from _node_names(graph.node, graphs)
         for info in graph.input:
             yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+
+
+def _node_names(nodes: Any, graphs: list[Any]) -> Iterator[Any]:
+    """The names in these nodes; the graphs inside them join `graphs`."""
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from (*node.input, *node.output)
+        for a in node.attribute:
+            yield from (a.name, a.ref_attr_name)
+            graphs += [a.g] if a.HasField("g") else a.graphs
 
 
 def opsets(model: Any) -> dict[str, int]:
@@ -101,12 +114,49 @@ def inline(path: Path, model: Any) -> Any:
     """The model with its own functions written out where they are called."""
     if not model.functions:
         return model
+    count = _nodes_when_inlined(path, model)
+    if count > MOST_NODES:
+        message = f"its functions, written out where they are called, make {count} nodes"
+        raise fail(codes.BAD_GRAPH, message, place=str(path))
     try:
         return inliner.inline_local_functions(model)
     except Exception as error:  # onnx raises bare RuntimeError and its own
         raise fail(
             codes.BAD_GRAPH, f"its functions cannot be inlined: {error}", place=str(path)
         ) from None
+
+
+def _nodes_when_inlined(path: Path, model: Any) -> int:
+    """How many nodes the model has once its functions are written out. CuvilError if one calls
+    itself: calls that double sixty times are a small file.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def calls(graphs: list[Any]) -> Iterator[tuple[str, str, str]]:
+        for nodes in graphs:  # grows while it is read
+            for node in nodes:
+                yield node.domain, node.op_type, node.overload
+                for a in node.attribute:
+                    graphs += [g.node for g in ([a.g] if a.HasField("g") else a.graphs)]
+
+    # Depth first without recursion: a function is counted when all that it calls are.
+    waiting, open_ = list(functions), set()
+    while waiting:
+        key = waiting[-1]
+        called = [c for c in calls([functions[key].node]) if c in functions]
+        if key in counts or all(c in counts for c in called):
+            others = sum(1 for c in calls([functions[key].node])) - len(called)
+            counts.setdefault(key, others + sum(counts[c] for c in called))
+            waiting.pop()
+            open_.discard(key)
+        elif key in open_:
+            message = f"function `{key[1]}` calls itself, directly or through others"
+            raise fail(codes.BAD_GRAPH, message, place=str(path))
+        else:
+            open_.add(key)
+            waiting += [c for c in called if c not in counts]
+    return sum(counts.get(c, 1) for c in calls([model.graph.node]))
 
 
 def needs_upgrade(model: Any) -> bool:
@@ -284,7 +334,11 @@ def refusal(node: Any, versions: dict[str, int], attributes: Any) -> str | None:
     entry = find(domain, node.op_type, opset)
     if entry is None:
         return None if schema_function(domain, node.op_type, opset) else "has no importer"
-    return entry.refuse(attributes(node)) if entry.refuse else None
+    if entry.refuse is None:
+        return None
+    found = attributes(node)
+    # Refusals rely on attributes of the right types; those of wrong ones are a fault by themselves.
+    return None if attribute_fault(node, opset, found) else entry.refuse(found)
 
 
 def _schema(domain: str, op: str, opset: int) -> Any:
@@ -307,16 +361,18 @@ def attribute_fault(node: Any, opset: int, attributes: dict[str, Any]) -> str | 
 
     Importers may then rely on those that are required, and on the types.
     """
-    domain, newest = normal_domain(node.domain), defs.onnx_opset_version()
-    # Importers also take what is older than the operator.
-    schema = _schema(domain, node.op_type, opset) or _schema(domain, node.op_type, newest)
+    domain = normal_domain(node.domain)
+    newest = _schema(domain, node.op_type, defs.onnx_opset_version())
+    # Importers also take what is older than the operator, or than one of its attributes.
+    schema = _schema(domain, node.op_type, opset) or newest
     if schema is None:
         return None
+    schemas = (schema, newest or schema)
     for name, wanted in schema.attributes.items():
         if wanted.required and attributes.get(name) is None:
             return f"attribute `{name}` is missing"
     for a in node.attribute:
-        known = schema.attributes.get(a.name)
+        known = next((s.attributes[a.name] for s in schemas if a.name in s.attributes), None)
         if known is not None and not a.ref_attr_name and a.type != known.type.value:
             return f"attribute `{a.name}` must be of type {known.type.name}"
     return None

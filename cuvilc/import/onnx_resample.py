@@ -54,7 +54,9 @@ class Resampling:
         return ((x < 0) | (x > self.before - 1)) & crops
 
     def indices(self) -> np.ndarray:
-        """The nearest element of each."""
+        """The nearest element of each. ShapeError if they would be too many."""
+        if self.after > _MOST_WEIGHTS:
+            raise ShapeError(f"{self.after} elements along one axis")
         x = self.places()
         match self.nearest:
             case "floor":
@@ -75,11 +77,12 @@ class Resampling:
         The kernel, stretched by 1 / scale where antialias makes an axis smaller, at the distances
         of the elements; it is made to sum to 1. Beyond the edge lies the edge's element.
         """
-        x, stretch = self.places(), min(self.scale, 1.0) if self.antialias else 1.0
+        stretch = min(self.scale, 1.0) if self.antialias else 1.0
         reach = (1 if self.mode == "linear" else 2) / stretch
         count = 2 * int(np.ceil(reach)) + 1
         if count * self.after > _MOST_WEIGHTS:
             raise ShapeError(f"{self.after} elements of {count} neighbours each")
+        x = self.places()
         first = np.floor(x).astype(np.int64) - count // 2
         at = first[:, None] + np.arange(count)
         distance = np.abs(at - x[:, None]) * stretch

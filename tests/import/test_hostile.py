@@ -15,6 +15,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from cuvilc.diagnostics import CuvilError
+from cuvilc.driver import BuildRequest, build
+
 from .builders import code, load, model, node, refusal, saved, tensor
 
 digest = import_module("cuvilc.import.onnx_wire").digest
@@ -268,3 +271,94 @@ def test_every_code_has_a_page() -> None:
     mine = {name: page for name, page in CODES.items() if name.startswith("CUV1")}
     assert set(mine) >= {f"CUV{n}" for n in range(101, 115)}
     assert all("\n" in page.help for page in mine.values())
+
+
+def test_functions_that_double_or_call_each_other(tmp_path: Path) -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+
+    def calling(name: str, called: str) -> onnx.FunctionProto:
+        calls = [helper.make_node(called, [a], [b], domain="own") for a, b in ("ac", "cb")]
+        return helper.make_function("own", name, ["a"], ["b"], calls, opsets)
+
+    leaf = helper.make_function("own", "f0", ["a"], ["b"], [node("Relu", "a", "b")], opsets)
+    proto = model([helper.make_node("f30", ["x"], ["y"], domain="own")], [X], ["y"])
+    proto.opset_import.append(opsets[1])
+    proto.functions.extend([leaf, *(calling(f"f{i + 1}", f"f{i}") for i in range(30))])
+    found = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert (found.code, f"{2**30} nodes" in found.message) == ("CUV105", True)
+    proto.functions[1].node[0].op_type = "f2"
+    found = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert (found.code, "calls itself" in found.message) == ("CUV105", True)
+
+
+def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
+    wide = tensor("x", [1 << 62, 4])
+    assert code(saved(tmp_path, model(RELU, [wide], ["y"]))) == "CUV106"
+    nodes = [node("Concat", "x x", "v0", axis=0)]
+    nodes += [node("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(60)]
+    found = refusal(saved(tmp_path, model(nodes, [X], ["v60"]))).diagnostics[0]
+    assert (found.code, "more bytes than" in found.message) == ("CUV110", True)
+
+
+def test_values_that_do_not_fit_together(tmp_path: Path) -> None:
+    """Each is 64 TiB, which could be addressed; three at one time could not."""
+    x = tensor("x", [1 << 44])
+    nodes = [
+        *(node(op, "x", op) for op in ("Exp", "Sin", "Cos")),
+        *(node("Softmax", op, f"s{op}", axis=0) for op in ("Exp", "Sin", "Cos")),
+        node("Sum", "sExp sSin sCos", "t"),
+        node("Softmax", "t", "y", axis=0),
+    ]
+    path = saved(tmp_path, model(nodes, [x], ["y"]))
+    with pytest.raises(CuvilError) as caught:
+        build(BuildRequest(path, tmp_path / "y.cuvil", target="null", vectors=0))
+    assert caught.value.diagnostics[0].code == "CUV303"
+
+
+def test_sizes_that_grow_as_expressions(tmp_path: Path) -> None:
+    nodes, at = [], "x"
+    for i in range(12):
+        nodes += [
+            node("Shape", at, f"s{i}"),
+            node("Mul", f"s{i} s{i}", f"m{i}"),
+            node("Add", f"m{i} s{i}", f"a{i}"),
+            node("ConstantOfShape", f"a{i}", f"v{i}"),
+        ]
+        at = f"v{i}"
+    found = refusal(saved(tmp_path, model(nodes, [tensor("x", ["n"])], [at]))).diagnostics[0]
+    assert (found.code, "expression" in found.message or "terms" in found.message) == (
+        "CUV110",
+        True,
+    )
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """In a function and in a graph inside a node, too."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    own = helper.make_function("own", "f", ["a"], ["b"], [node("Relu", "a", "b")], opsets)
+    proto = model([helper.make_node("f", ["x"], ["y"], domain="own")], [X], ["y"])
+    proto.opset_import.append(opsets[1])
+    proto.functions.append(own)
+    data = proto.SerializeToString()
+    assert data.count(b"Relu") >= 1
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data.replace(b"Relu", b"R\xff\xfeu"))
+    assert code(path) == "CUV102"
+
+
+def test_a_sequence_as_an_output_of_no_type(tmp_path: Path) -> None:
+    proto = model([node("SequenceConstruct", "x x", "y")], [X], ["y"])
+    proto.graph.output[0].ClearField("type")
+    found = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert found.code in ("CUV110", "CUV111")
+    proto = model([node("SequenceConstruct", "x x", "s"), node("Relu", "s", "y")], [X], ["y"])
+    found = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert found.code == "CUV110"
+
+
+def test_zero_points_that_vary_along_the_sum(tmp_path: Path) -> None:
+    bytes_ = TensorProto.UINT8
+    inputs = [tensor(n, s, bytes_) for n, s in (("a", [4, 3]), ("b", [3, 2]), ("z", [3, 2]))]
+    nodes = [node("MatMulInteger", "a b one z", "y")]
+    proto = model(nodes, inputs, ["y"], {"one": np.zeros(1, np.uint8)})
+    assert code(saved(tmp_path, proto)) == "CUV110"

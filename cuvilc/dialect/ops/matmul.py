@@ -158,6 +158,8 @@ def _check_zero(t: TensorType, zero: TensorType, axis: int, what: str) -> None:
         raise ShapeError(f"{what} {spell(zero.shape)} does not fit {spell(t.shape)}")
     else:
         broadcast_shapes(zero, t)
+        summed = -3 - axis
+        need_equal(zero.shape[summed], 1, f"{what} along the summed axis")
 
 
 def _centred(x: np.ndarray, zero: np.ndarray | None, axis: int) -> np.ndarray:

@@ -7,6 +7,7 @@ locations of what they merge.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from cuvilc.dialect.passes import rules_algebra, rules_moves
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node, rewrite
 
+_MOST_NAMES = 8  # that the name of a merged operation joins
 NAME = "canonicalize"
 VERSION = 1
 
@@ -62,6 +64,7 @@ def merge_equal(graph: Graph) -> int:
     """Let equal operations of a block, or of one around it, share results; returns how many go."""
     known: dict[Any, list[Node]] = {}
     constants: dict[Any, list[Node]] = {}
+    joined: Counter[Node] = Counter()  # nodes that stand for others too, by how many names
     count = 0
     for node in in_order(graph):
         declared = node.declared
@@ -77,7 +80,8 @@ def merge_equal(graph: Graph) -> int:
         if twin is None:
             found.append(node)
             continue
-        if _named(node, twin):
+        if _named(node, twin) and joined[twin] < _MOST_NAMES:
+            joined[twin] += 1
             twin.op.location = ir.fused_location([twin.op, node.op])
         graph.replace(node, *twin.results)
         count += 1

@@ -86,7 +86,7 @@ class _Folder:
 
     def is_too_big(self, node: Node, types: list[TensorType]) -> bool:
         """Whether the result is data that a kernel makes more cheaply than memory holds it."""
-        operands = [self.graph.type(v) for v in node.operands]
+        operands = [self.graph.type(v) for v in dict.fromkeys(node.operands)]
         made = sum(_bytes(t) for t in types)
         fulls = all(self.graph.number(v) is not None for v in node.operands)
         read = 0 if fulls else sum(_bytes(t) for t in operands)

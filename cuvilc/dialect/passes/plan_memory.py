@@ -17,17 +17,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, bounds, ceildiv, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.passes.context import PassContext
-from cuvilc.dialect.types import item_bytes
+from cuvilc.dialect.types import MOST_BYTES, item_bytes
 from cuvilc.dialect.verify_launch import verify_launch
 
 NAME = "plan-memory"
 VERSION = 1
+
+TOO_BIG = define(
+    "CUV303",
+    "the model's values need more memory than a process can address",
+    """\
+The sizes of the model's inputs and of what it computes from them ask for more than 128 TiB at one
+time, which no machine gives.
+
+Next step: look at the sizes that the model declares; `cuvilc inspect` and `--dump-after
+outline-kernels` show them.
+""",
+)
 ALIGNMENT = 64
 
 
@@ -61,6 +74,8 @@ def run(program: Program, context: PassContext) -> None:
         lives = list({id(x): x for x in lifetimes.values()}.values())
         _assign_heap([x for x in lives if symbols(x.size_bytes) & computed])
         arena = _assign([x for x in lives if x.slot is None], program)
+        if isinstance(arena, int) and arena > MOST_BYTES:
+            raise fail(TOO_BIG, f"the model's values need {arena} bytes at one time")
         main.attributes["arena_bytes"] = write_attr(arena)
         for operation in order:
             _place(operation, lifetimes, outputs)

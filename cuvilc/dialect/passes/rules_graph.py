@@ -19,11 +19,15 @@ from cuvilc.dialect.op import OPS, OpDef, read_attr
 from cuvilc.dialect.passes.context import Miss, PassContext
 from cuvilc.dialect.types import TensorType
 
+_FEW = 32  # operands of a node that are looked through for one
+
 
 class Node:
     """One operation: its name, operands and results as they are now."""
 
-    __slots__ = ("_attrs", "alive", "block", "name", "op", "operands", "parent", "results")
+    __slots__ = (
+        "_attrs", "alive", "block", "name", "op", "operands", "parent", "places", "results",
+    )  # fmt: skip
 
     def __init__(self, op: Operation, parent: Node | None, block: int) -> None:
         self.op = op
@@ -33,7 +37,24 @@ class Node:
         self.parent = parent  # the node whose region holds it
         self.block = block  # number of its block; blocks do not compare in the bindings
         self.alive = True
+        self.places: dict[Value, list[int]] | None = None  # of each operand, if there are many
         self._attrs: dict[str, Any] = {}
+
+    def renamed(self, old: Value, new: Value) -> None:
+        """Operands that were `old` are `new` from now on. Many operands are not searched each time:
+        all may be renamed, one after another.
+        """
+        if len(self.operands) <= _FEW:
+            self.operands = list(self.op.operands)
+            return
+        if self.places is None:
+            self.places = {}
+            for i, value in enumerate(self.operands):
+                self.places.setdefault(value, []).append(i)
+        moved = self.places.pop(old, [])
+        for i in moved:
+            self.operands[i] = new
+        self.places.setdefault(new, []).extend(moved)
 
     def attr(self, name: str) -> Any:
         """One attribute as a Python value."""
@@ -169,7 +190,7 @@ class Graph:
             old.replace_all_uses_with(new)
             self.uses.setdefault(new, []).extend(users)
             for user in dict.fromkeys(users):
-                user.operands = list(user.op.operands)
+                user.renamed(old, new)
                 touched.append(user)
         self.drop(node)
         return touched
@@ -219,6 +240,7 @@ class Graph:
         self.uses[node.operands[index]].remove(node)
         node.op.operands[index] = value
         node.operands[index] = value
+        node.places = None
         self.uses.setdefault(value, []).append(node)
 
 
