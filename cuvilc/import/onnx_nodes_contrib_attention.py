@@ -248,8 +248,6 @@ def group_query_attention(n: Node) -> list[ir.Value]:
     batch = shape_of(q)[0]
     keys = ai("elemwise_add", reshape(n[5], (batch, 1, 1, 1)), ir.full(1, (), "int32"))
     first = ai("maximum", ai("elemwise_sub", keys, _size_value(length)), ir.full(0, (), "int32"))
-    if length == total:  # a first prompt, padded on the right where shorter
-        first = ir.full(0, (batch, 1, 1, 1), "int32")
     if n.attr("do_rotary", 0):
         ids = n.get(9)
         if ids is None:
@@ -290,7 +288,9 @@ def _size_value(d: Dim) -> ir.Value:
 
 
 def _kept(past: ir.Value, new: ir.Value, first: ir.Value, keys: ir.Value, total: Dim) -> ir.Value:
-    """The cache with the new rows [B, G, S, H] from row `first` [B, 1, 1, 1] on, zeros from `keys`."""
+    """The cache with the new rows [B, G, S, H] from row `first` [B, 1, 1, 1] on; zeros from row
+    `keys` on.
+    """
     before, length = shape_of(past)[2], shape_of(new)[2]
     rows = V.maximum(before, total)
     joined = concat_values([past, new], 2)
