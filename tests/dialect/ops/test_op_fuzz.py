@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from cuvilc.dialect.op import OPS, ShapeError, sample
 from cuvilc.dialect.ops import resize as resizing
+from cuvilc.dialect.ops import sampling
+from cuvilc.dialect.ops._windows import window_counts
 from tests.dialect.ops.one_op import build, operand_arrays, operand_types, result_types, run
 from tests.dialect.ops.onnx_nodes import NODES, expected
 from tests.dialect.ops.slow_notation import lower
@@ -54,6 +56,7 @@ def test_pools(data, size, kernel, ceil_mode, include):
     attrs = {"kernel": kernel, "ceil_mode": ceil_mode, **data.draw(windows(kernel))}
     x = f"float32[1,2,{size[0]},{size[1]}]"
     check("ai.max_pool", x, **attrs)
+    check("ai.max_pool_index", x, by_columns=include, **attrs)
     check("ai.avg_pool", x, count_include_pad=include, **attrs)
     check("ai.lp_pool", x, p=2, **attrs)
 
@@ -143,3 +146,72 @@ def test_matmul(data, m, n, k, transpose_a, transpose_b):
     b = (n, k) if transpose_b else (k, n)
     spelled = [f"float32[{s}{x},{y}]" for s, (x, y) in zip(batches, (a, b), strict=True)]
     check("ai.matmul", *spelled, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+@few
+@given(
+    pairs(1, 5), pairs(1, 3), st.sampled_from(resizing.MODES), st.sampled_from(sampling.PADDINGS),
+    st.booleans(),
+)  # fmt: skip
+def test_grid_sample(size, out, mode, padding, align):
+    check(
+        "ai.grid_sample", f"float32[1,2,{size[0]},{size[1]}]", f"float32[1,{out[0]},{out[1]},2]",
+        mode=mode, padding=padding, align_corners=align,
+    )  # fmt: skip
+
+
+@few
+@given(
+    pairs(1, 6), pairs(1, 3), st.integers(0, 3), st.sampled_from([0.5, 1.0]), st.booleans(),
+    st.booleans(), st.data(),
+)  # fmt: skip
+def test_regions(size, output, ratio, scale, maximum, half_pixel, data):
+    corner = st.floats(-3, 12, width=16)
+    rois = np.array([[data.draw(corner) for _ in range(4)] for _ in range(2)], np.float32)
+    x = f"float32[2,2,{size[0]},{size[1]}]"
+    check(
+        "ai.roi_align", x, rois, np.array([1, 0]), output=output, ratio=ratio, scale=scale,
+        maximum=maximum, half_pixel=half_pixel,
+    )  # fmt: skip
+    boxes = np.concatenate([[[1], [0]], np.abs(rois)], 1).astype(np.float32)
+    check("ai.max_roi_pool", x, boxes, output=output, scale=scale)
+
+
+@few
+@given(st.data(), pairs(2, 6), pairs(1, 3))
+def test_columns(data, image, kernel):
+    attrs = data.draw(windows(kernel))
+    try:
+        counts = window_counts(image, kernel, **attrs)
+    except ShapeError:
+        assume(False)
+    columns = f"float32[1,{2 * kernel[0] * kernel[1]},{counts[0] * counts[1]}]"
+    check("ai.col2im", columns, image=image, kernel=kernel, **attrs)
+    groups, places = data.draw(st.integers(1, 2)), kernel[0] * kernel[1]
+    out = f"{counts[0]},{counts[1]}"
+    check(
+        "ai.deform_columns", f"float32[1,2,{image[0]},{image[1]}]",
+        f"float32[1,{groups * places * 2},{out}]", f"float32[1,{groups * places},{out}]",
+        kernel=kernel, groups=groups, **attrs,
+    )  # fmt: skip
+
+
+@few
+@given(pairs(1, 5), st.integers(1, 9), st.integers(-9, 9), st.booleans())
+def test_tensor_scatter(size, room, start, circular):
+    cache, new = max(room, size[0]), size[0]
+    start = start if circular else abs(start) % (cache - new + 1)
+    check(
+        "ai.tensor_scatter", f"float32[2,{cache},3]", f"float32[2,{new},3]",
+        np.array([start, start // 2]), axis=1, circular=circular,
+    )  # fmt: skip
+
+
+@few
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=9, unique=True), st.data())
+def test_lookup(keys, data):
+    x = np.array(data.draw(st.lists(st.integers(-21, 21), max_size=9)), np.int64)
+    check(
+        "ai.lookup", x, np.array(sorted(keys)), np.arange(len(keys), dtype=np.float32),
+        np.array(-1, np.float32),
+    )  # fmt: skip
