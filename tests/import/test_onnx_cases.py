@@ -11,7 +11,7 @@ DIFFERENT = {
     "test_resize_downsample_scales_cubic_align_corners",
     "test_averagepool_2d_ceil_last_window_starts_on_pad",
 }
-LEAST_PASSED = 1470  # of 1884; the rest is refused
+LEAST_PASSED = 1840  # of 1884; the rest is refused: strings, images, random dropout
 
 
 def test_cases_pass_or_are_refused() -> None:
