@@ -116,6 +116,7 @@ def vectors(program: Any, wanted: int) -> tuple[Any, str]:
     from cuvilc import vectors as rules  # noqa: PLC0415
 
     limit = rules.AUTO_LIMIT if wanted == AUTO_VECTORS else None
+    program = _integer_form(program)
     try:
         return rules.reference_vectors(program, max(wanted, 1), limit), ""
     except rules.TooCostly as error:
@@ -125,6 +126,27 @@ def vectors(program: Any, wanted: int) -> tuple[Any, str]:
         )
     except ValueError as error:
         return None, f"no test vectors: random inputs do not fit this model: {error}"
+
+
+def _integer_form(program: Any) -> Any:
+    """The program, or a copy whose quantised layers are sums of integers, as kernels compute them.
+
+    A value between two levels may fall on either when it is computed in another way; every layer
+    after it passes the difference on, and a deep model's outputs then differ by percents.
+    """
+    from cuvilc.dialect import ir  # noqa: PLC0415
+    from cuvilc.dialect.passes import canonicalize, raise_integers  # noqa: PLC0415
+    from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
+
+    with program:
+        names = {o.name for o in ir.walk(ir.body(program.function("main")))}
+    if "ai.quantize_linear" not in names:
+        return program
+    copy = ir.Program.parse(program.text(), dict(program.weights))
+    copy.name = program.name
+    for each in (canonicalize, raise_integers):
+        each.run(copy, PassContext())
+    return copy
 
 
 def summary(program: Any) -> dict[str, Any]:
