@@ -165,7 +165,7 @@ MOVES = {
     "where", "gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot",
     "resize", "grid_sample", "reshape", "transpose", "broadcast_to", "slice", "concat", "pad",
     "tile", "trilu", "depth_to_space", "space_to_depth", "relayout",
-    "tensor_scatter",
+    "tensor_scatter", "lookup",
 }  # fmt: skip
 CONVERSIONS = {"cast", "narrow", "bitcast", "quantize_linear", "dequantize_linear"}
 
