@@ -6,9 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc.dialect.dims import less
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import all_of, flatten, guarded
-from cuvilc.dialect.ops._rules import need, need_float, need_length, need_number, need_positive
+from cuvilc.dialect.ops._rules import (
+    need,
+    need_float,
+    need_length,
+    need_number,
+    need_positive,
+    need_true,
+    spell,
+)
 from cuvilc.dialect.ops._windows import (
     cells_inside,
     need_spatial,
@@ -126,6 +135,8 @@ class MaxPoolIndex:
     def shape(x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, by_columns):
         need_number(x)
         pooled = _pooled_type(x, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
+        for n in x.shape[2:]:
+            need_true(less(0, n), f"no element of {spell(x.shape)} is the greatest")
         return TensorType(pooled.shape, "int64")
 
     def reference(x, *, kernel, strides, pads_begin, pads_end, dilations, ceil_mode, by_columns):
@@ -157,11 +168,15 @@ class MaxPoolIndex:
                 k, i[2:], r, x.shape[2:], strides, pads_begin, pads_end, dilations, ceil_mode
             )
             index = (*i[:2], *where)
-            value = k.let(guarded(k, conditions, lambda: x[index], fill))
+            inside = all_of(k, conditions)
+            if inside is None:
+                value = k.let(x[index])
+            else:  # no branch, which would be one for each lane of a vector
+                near = (k.clamp_index(j, n) for j, n in zip(where, x.shape[2:], strict=True))
+                value = k.let(k.select(inside, x[(*i[:2], *near)], fill))
             better = k.either(k.gt(value, best), k.eq(number, nothing))
             if x.dtype.startswith("float"):
                 better = k.either(better, k.both(k.isnan(value), k.invert(k.isnan(best))))
-            inside = all_of(k, conditions)
             better = better if inside is None else k.both(better, inside)
             better = k.let(better)
             here = flatten([index[a] for a in order], [x.shape[a] for a in order])
