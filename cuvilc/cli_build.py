@@ -37,7 +37,15 @@ Cpu = Annotated[
         "--cpu",
         metavar="LEVELS",
         help="host, a level, a CPU, or several joined by `+`. "
-        "[default: x86-64-v3+x86-64-v4+x86-64-v4-vnni]",
+        "[default: x86-64-v3+x86-64-v4+x86-64-v4-vnni+x86-64-v4-bf16]",
+    ),
+]
+Precision = Annotated[
+    str,
+    _Option(
+        "--precision",
+        metavar="bf16",
+        help="Round float32 weights, and what they multiply, to bfloat16; sums stay float32.",
     ),
 ]
 Shapes = Annotated[
@@ -120,6 +128,7 @@ def build(
     elements: Elements,
     target: TargetName = "x86",
     cpu: Cpu = "",
+    precision: Precision = "",
     jobs: Jobs = None,
     no_cache: NoCache = False,
     verify: Verify = False,
@@ -150,7 +159,7 @@ def build(
     request = BuildRequest(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
         jobs or 0, not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run,
-        dump_ir, dump_after, stop_after, emit,
+        dump_ir, dump_after, stop_after, emit, precision=precision,
     )  # fmt: skip
     _build(request, Output(json or format is Format.json, quiet), verbose, explain_fusion)
 

@@ -27,12 +27,14 @@ EMITS = {
     "tir": "schedule", "llvm": "schedule", "asm": "schedule",
 }  # fmt: skip
 
+PRECISIONS = ("bf16",)
+
 UNKNOWN_NAME = define(
     "CUV301",
-    "unknown pass, phase or form",
+    "unknown pass, phase, form or precision",
     """\
-`--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form. The message
-lists them.
+`--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form, `--precision` a
+precision. The message lists them.
 """,
     exit_code=2,
 )
@@ -42,6 +44,7 @@ lists them.
 class BuildRequest:
     """What `cuvilc build` is asked to do.
 
+    `precision`: "bf16" packs float32 weights as bfloat16, "" leaves the model's own.
     `dims`: (least, greatest) by symbol, greatest None when open. `elements`: how many tensors an
     input that is a sequence has; 0 for an optional input that is absent. `vectors`: test vectors to
     bundle, AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of
@@ -65,6 +68,7 @@ class BuildRequest:
     stop_after: str = ""
     emit: str = ""
     report: Callable[[str, int, int, str], None] | None = None
+    precision: str = ""
 
 
 @dataclass
@@ -162,6 +166,7 @@ class _Build:
         request = self.request
         _known(request.stop_after, PHASES, "phase")
         _known(request.emit, tuple(EMITS), "form")
+        _known(request.precision, PRECISIONS, "precision")
         if self.packs:
             from cuvilc.package.destination import check_destination  # noqa: PLC0415
 
@@ -224,7 +229,7 @@ class _Build:
         if self.context is None:
             from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
 
-            self.context = PassContext()
+            self.context = PassContext(precision=self.request.precision)
         for each in pipeline:
             if (each in lowering) != lower:
                 continue
@@ -262,7 +267,7 @@ class _Build:
             return
         self.now = "vectors"
         start = time.perf_counter()
-        self.options.vectors, note = driver_steps.vectors(program, wanted)
+        self.options.vectors, note = driver_steps.vectors(program, wanted, self.request.precision)
         self.report.seconds["vectors"] = time.perf_counter() - start
         if note:
             self.report.notes.append(note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +111,17 @@ def broken(error: Exception, output: Path, phase: str, program: Any, model: Path
     return internal_error(error, report, facts, notes)
 
 
-def vectors(program: Any, wanted: int) -> tuple[Any, str]:
-    """Test vectors of the program, and a note that says why there are none."""
+def vectors(program: Any, wanted: int, precision: str = "") -> tuple[Any, str]:
+    """Test vectors of the program, and a note that says why there are none.
+
+    They are the model's own answers at any `precision`; its error is compared with what that allows.
+    """
     from cuvilc import vectors as rules  # noqa: PLC0415
 
     limit = rules.AUTO_LIMIT if wanted == AUTO_VECTORS else None
     program = _integer_form(program)
     try:
-        return rules.reference_vectors(program, max(wanted, 1), limit), ""
+        made = rules.reference_vectors(program, max(wanted, 1), limit)
     except rules.TooCostly as error:
         return None, (
             f"no test vectors: the interpreter would need {error.args[0] / 1e9:.1f} GFLOP for one "
@@ -126,6 +129,9 @@ def vectors(program: Any, wanted: int) -> tuple[Any, str]:
         )
     except ValueError as error:
         return None, f"no test vectors: random inputs do not fit this model: {error}"
+    if precision == "bf16":
+        made = replace(made, tolerance=rules.tolerance_of({"bfloat16"}))
+    return made, ""
 
 
 def _integer_form(program: Any) -> Any:

@@ -14,9 +14,10 @@ class Chip:
     runtime must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are
     those of the smallest common machine of the level.
 
-    `dot`: text of the LLVM function `cuvil_dot` (schedules/dot_tile.py), "" for a portable one;
-    `has_dot`: it is one instruction. `base`: the level that this one refines, for kernels of the
-    kinds in `refines` (kernels.py, kinds_of) only: others have one code for both.
+    `dots`: texts of LLVM functions by name (schedules/dot_tile.py), where the chip has better ones
+    than the portable; `fast_dots`: those that are one instruction. `base`: the levels that this one
+    refines, nearest first, for kernels of the kinds in `refines` (kernels.py, kinds_of) only:
+    others have one code for both.
     """
 
     name: str
@@ -26,9 +27,9 @@ class Chip:
     llvm: dict[str, Any] = field(default_factory=dict, hash=False)
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
-    dot: str = ""
-    has_dot: bool = False
-    base: str = ""
+    dots: dict[str, str] = field(default_factory=dict, hash=False)
+    fast_dots: tuple[str, ...] = ()
+    base: tuple[str, ...] = ()
     refines: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:

@@ -121,23 +121,26 @@ def _start(
     return Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached), work
 
 
+_KINDS = {
+    "int8": {"ai.matmul_integer", "ai.conv_integer"}, "bf16": {"ai.matmul_mixed", "ai.conv_mixed"},
+}  # fmt: skip
+
+
 def kinds_of(function: Operation) -> frozenset[str]:
-    """What levels may refine in a kernel: "int8", products of bytes."""
+    """What levels may refine in a kernel: "int8", products of bytes; "bf16", of bfloat16."""
     names = {o.name for o in ir.walk(ir.body(function))}
     return frozenset(k for k, those in _KINDS.items() if names & those)
 
 
-_KINDS = {"int8": {"ai.matmul_integer", "ai.conv_integer"}}
-
-
 def _code_levels(function: Operation, chips: Sequence[Chip]) -> tuple[int, ...]:
-    """For each level the one whose code it runs: its own, or that of its base."""
+    """For each level the one whose code it runs: its own, or that of the nearest base."""
     kinds, names = kinds_of(function), [c.name for c in chips]
-    return tuple(
-        i if not chip.base or chip.base not in names or kinds & set(chip.refines)
-        else names.index(chip.base)
-        for i, chip in enumerate(chips)
-    )  # fmt: skip
+
+    def level(i: int) -> int:
+        bases = [names.index(b) for b in chips[i].base if b in names]
+        return i if not bases or kinds & set(chips[i].refines) else level(bases[0])
+
+    return tuple(level(i) for i in range(len(chips)))
 
 
 def refined(program: Program, chips: Sequence[Chip]) -> list[Chip]:

@@ -21,7 +21,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.emit_plan import Emitted, emit_plan
 from cuvilc.targets.kernels import Kernel, compile_kernels, refined
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
-from cuvilc.targets.x86_dot import dot
+from cuvilc.targets.x86_dot import dots
 
 # The micro-architecture levels of the x86-64 psABI, by what the runtime must find.
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "lahf_lm")
@@ -34,7 +34,7 @@ _WIDE = ["-prefer-256-bit"]  # LLVM would otherwise split 512-bit vectors on som
 
 def _narrow(name: str, lanes: int, features: tuple[str, ...]) -> Chip:
     """A chip of vectors up to 256 bits."""
-    return Chip(name, lanes, 16, features, {"mcpu": name}, dot=dot(lanes, False))
+    return Chip(name, lanes, 16, features, {"mcpu": name}, dots=dots(lanes))
 
 
 def _wide(
@@ -43,20 +43,26 @@ def _wide(
 ) -> Chip:  # fmt: skip
     """A chip whose compiler would use 256-bit vectors unless told to use 512-bit ones."""
     llvm = {"mcpu": cpu or name, "mattr": [*_WIDE, *attributes]}
-    vnni = "avx512vnni" in features
-    return Chip(
-        name, 16, 32, features, llvm, l2_bytes=1 << 20, dot=dot(16, vnni), has_dot=vnni, **more
-    )
+    vnni, bf16 = "avx512vnni" in features, "avx512bf16" in features
+    fast = ("cuvil_dot",) * vnni + ("cuvil_dot_bf16",) * bf16
+    texts = dots(16, vnni, bf16)
+    return Chip(name, 16, 32, features, llvm, l2_bytes=1 << 20, dots=texts, fast_dots=fast, **more)
 
 
-_REFINED = "x86-64-v4-vnni"
+_V4_NAME, _VNNI_NAME, _BF16_NAME = "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"
 CHIPS = {
     c.name: c
     for c in (
         _narrow("x86-64-v2", 4, _V2),
         _narrow("x86-64-v3", 8, _V3),
-        _wide("x86-64-v4", _V4),
-        _wide(_REFINED, _VNNI, "x86-64-v4", ("+avx512vnni",), base="x86-64-v4", refines=("int8",)),
+        _wide(_V4_NAME, _V4),
+        _wide(
+            _VNNI_NAME, _VNNI, _V4_NAME, ("+avx512vnni",), base=(_V4_NAME,), refines=("int8",)
+        ),
+        _wide(
+            _BF16_NAME, _BF16, _V4_NAME, ("+avx512vnni", "+avx512bf16"),
+            base=(_VNNI_NAME, _V4_NAME), refines=("bf16",),
+        ),
         _narrow("haswell", 8, _V3),
         _narrow("znver2", 8, _V3),
         _narrow("znver3", 8, _V3),
@@ -64,8 +70,8 @@ CHIPS = {
         _wide("icelake-server", _VNNI),
         _wide("znver4", _BF16),
     )
-}
-DEFAULT_CPU = f"x86-64-v3+x86-64-v4+{_REFINED}"
+}  # fmt: skip
+DEFAULT_CPU = f"x86-64-v3+{_V4_NAME}+{_VNNI_NAME}+{_BF16_NAME}"
 
 
 def choose_chips(cpu: str) -> list[Chip]:
@@ -88,7 +94,7 @@ def _host() -> list[Chip]:
     """The best psABI level of this machine, and what refines it."""
     for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
         if runs_here(CHIPS[name]):
-            refining = (c for c in CHIPS.values() if c.base == name)
+            refining = (c for c in CHIPS.values() if name in c.base)
             return [CHIPS[name], *(c for c in refining if runs_here(c))]
     raise fail(
         UNKNOWN_TARGET,

@@ -1,7 +1,8 @@
-"""`cuvil_dot` of schedules/dot_tile.py in x86 instructions: uint8 times int8, exact.
+"""The functions of schedules/dot_tile.py in x86 instructions.
 
-With VNNI it is one instruction. Without, bytes are widened to 16 bits, where the sum of two
-products fits 32: pmaddubsw would be shorter but saturates at 16.
+`cuvil_dot`, uint8 times int8, is exact: one instruction with VNNI. Without, bytes are widened to 16
+bits, where the sum of two products fits 32: pmaddubsw would be shorter but saturates at 16.
+`cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without.
 """
 
 from __future__ import annotations
@@ -10,41 +11,51 @@ _MULTIPLY_ADD = {
     4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512",
 }  # fmt: skip
 _DOT = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}
+_DOT_BF16 = {8: "llvm.x86.avx512bf16.dpbf16ps.256", 16: "llvm.x86.avx512bf16.dpbf16ps.512"}
 _HEAD = """
-define linkonce_odr hidden {n} @cuvil_dot({n} %c, i32 %a, {n} %b) alwaysinline nounwind readnone {{
+define linkonce_odr hidden {sums} @{function}({sums} %c, i32 %a, {n} %b)
+    alwaysinline nounwind readnone {{
   %i = insertelement {n} poison, i32 %a, i32 0
   %s = shufflevector {n} %i, {n} poison, <{lanes} x i32> zeroinitializer
 """
 _ONE = """\
-  %x = bitcast {n} %s to {bytes}
-  %y = bitcast {n} %b to {bytes}
-  %r = call {n} @{name}({n} %c, {bytes} %x, {bytes} %y)
-  ret {n} %r
+  %x = bitcast {n} %s to {items}
+  %y = bitcast {n} %b to {items}
+  %r = call {sums} @{name}({sums} %c, {items} %x, {items} %y)
+  ret {sums} %r
 }}
-declare {n} @{name}({n}, {bytes}, {bytes})
+declare {sums} @{name}({sums}, {items}, {items})
 """
 _WIDENED = """\
-  %x = bitcast {n} %s to {halves}
-  %y = bitcast {n} %b to {halves}
-  %x0 = and {halves} %x, splat (i16 255)
-  %x1 = lshr {halves} %x, splat (i16 8)
-  %u0 = shl {halves} %y, splat (i16 8)
-  %y0 = ashr {halves} %u0, splat (i16 8)
-  %y1 = ashr {halves} %y, splat (i16 8)
-  %p0 = call {n} @{name}({halves} %x0, {halves} %y0)
-  %p1 = call {n} @{name}({halves} %x1, {halves} %y1)
+  %x = bitcast {n} %s to {items}
+  %y = bitcast {n} %b to {items}
+  %x0 = and {items} %x, splat (i16 255)
+  %x1 = lshr {items} %x, splat (i16 8)
+  %u0 = shl {items} %y, splat (i16 8)
+  %y0 = ashr {items} %u0, splat (i16 8)
+  %y1 = ashr {items} %y, splat (i16 8)
+  %p0 = call {n} @{name}({items} %x0, {items} %y0)
+  %p1 = call {n} @{name}({items} %x1, {items} %y1)
   %q = add {n} %c, %p0
   %r = add {n} %q, %p1
   ret {n} %r
 }}
-declare {n} @{name}({halves}, {halves})
+declare {n} @{name}({items}, {items})
 """
 
 
-def dot(lanes: int, vnni: bool) -> str:
-    """The function for vectors of so many int32 lanes."""
-    names = _DOT if vnni else _MULTIPLY_ADD
-    return (_HEAD + (_ONE if vnni else _WIDENED)).format(
-        n=f"<{lanes} x i32>", bytes=f"<{4 * lanes} x i8>", halves=f"<{2 * lanes} x i16>",
-        lanes=lanes, name=names[lanes],
-    )  # fmt: skip
+def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
+    """The functions' texts by name for vectors of so many 32-bit lanes."""
+    n = f"<{lanes} x i32>"
+    items = f"<{4 * lanes} x i8>" if vnni else f"<{2 * lanes} x i16>"
+    name = (_DOT if vnni else _MULTIPLY_ADD)[lanes]
+    text = (_HEAD + (_ONE if vnni else _WIDENED)).format(
+        n=n, sums=n, items=items, lanes=lanes, name=name, function="cuvil_dot"
+    )
+    found = {"cuvil_dot": text}
+    if bf16:
+        found["cuvil_dot_bf16"] = (_HEAD + _ONE).format(
+            n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
+            name=_DOT_BF16[lanes], function="cuvil_dot_bf16",
+        )  # fmt: skip
+    return found

@@ -11,7 +11,7 @@ from cuvilc.dialect.op import OPS, OpDef, Sample
 from cuvilc.targets import x86
 from cuvilc.targets.chip import Chip
 from tests.dialect.ops.one_op import all_samples, build, operand_arrays, operand_types
-from tests.targets.kernel_harness import CHIPS, V4, Schedule, compare
+from tests.targets.kernel_harness import CHIPS, V3, V4, Schedule, compare
 
 
 def needs(chip: Chip) -> pytest.MarkDecorator:
@@ -24,13 +24,17 @@ on_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
 VNNI = x86.CHIPS["x86-64-v4-vnni"]
 # The levels with their own instructions for products of bytes, and one that has none.
 _DOT_CHIPS = [V4, *(x86.CHIPS[f"x86-64-{v}"] for v in ("v4", "v3", "v2")), VNNI]
-on_dot_chips = pytest.mark.parametrize(
-    "chip",
-    [
-        pytest.param(c, id=c.name + ("" if c.dot else "-portable"), marks=needs(c))
-        for c in _DOT_CHIPS
-    ],
-)
+BF16 = x86.CHIPS["x86-64-v4-bf16"]
+
+
+def _on(chips: list[Chip]) -> pytest.MarkDecorator:
+    cases = [
+        pytest.param(c, id=c.name + ("" if c.dots else "-portable"), marks=needs(c)) for c in chips
+    ]
+    return pytest.mark.parametrize("chip", cases)
+
+
+on_dot_chips, on_bf16_chips = _on(_DOT_CHIPS), _on([BF16, V4, V3])
 
 
 def on_samples(wanted: Callable[[OpDef], Any]) -> pytest.MarkDecorator:

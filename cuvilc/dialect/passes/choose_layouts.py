@@ -17,7 +17,11 @@ from cuvilc.dialect.passes.context import PassContext
 NAME = "choose-layouts"
 VERSION = 1
 
-BYTES_GROUP = 4  # bytes whose products one instruction adds
+# Elements whose products one instruction adds, by operation; the dtype of its weights.
+_DOTS = {
+    "ai.matmul_integer": (4, "int8"), "ai.conv_integer": (4, "int8"),
+    "ai.matmul_mixed": (2, "bfloat16"), "ai.conv_mixed": (2, "bfloat16"),
+}  # fmt: skip
 
 _POOLS = ("ai.max_pool", "ai.avg_pool")
 
@@ -31,8 +35,8 @@ def run(program: Program, context: PassContext) -> None:
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.matmul":
                     _pack_matrix(program, operation, context.panel)
-                elif operation.name == "ai.matmul_integer":
-                    _pack_bytes(program, operation, context.panel)
+                elif operation.name in _DOTS:
+                    _pack_groups(program, operation, context.panel)
 
 
 class _Blocker:
@@ -50,7 +54,10 @@ class _Blocker:
         ir.drop_unused(self.block)
 
     def visit(self, operation: Operation) -> None:
-        fits = {"ai.conv": self.conv_fits, "ai.conv_integer": self.integer_conv_fits}
+        fits = {
+            "ai.conv": self.conv_fits, "ai.conv_integer": self.integer_conv_fits,
+            "ai.conv_mixed": self.conv_fits,
+        }  # fmt: skip
         if operation.name in fits and fits[operation.name](operation):
             self.conv(operation)
         elif operation.name in _POOLS and operation.operands[0] in self.blocked:
@@ -121,7 +128,7 @@ class _Blocker:
         if (x.dtype, w.dtype) != ("uint8", "int8"):
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
-        if attrs["dilations"][1] != 1 and per_group % BYTES_GROUP:
+        if attrs["dilations"][1] != 1 and per_group % _DOTS[operation.name][0]:
             return False
         groups, panel = attrs["groups"], self.context.panel
         block = self.context.channel_block
@@ -137,8 +144,8 @@ class _Blocker:
         with ir.before(operation):
             panel = block if depthwise else self.context.panel
             layout = f"pack0_{panel}"
-            if operation.name == "ai.conv_integer" and not depthwise:
-                layout = f"dot0_{panel}x{BYTES_GROUP}"
+            if operation.name in _DOTS and not depthwise:
+                layout = f"dot0_{panel}x{_DOTS[operation.name][0]}"
             packed = relayout_constant(self.program, w, layout)
             if x in self.blocked:
                 x = self.blocked[x]
@@ -200,12 +207,13 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
         operation.operands[1] = relayout_constant(program, b, f"pack{axis}_{panel}")
 
 
-def _pack_bytes(program: Program, operation: Operation, panel: int) -> None:
-    """Mark a constant right-hand matrix of bytes as packed in groups and column panels."""
+def _pack_groups(program: Program, operation: Operation, panel: int) -> None:
+    """Mark a constant right-hand matrix as packed in groups and column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
     if owner is None or owner.name not in ("ai.constant", "ai.full") or t.rank != 2 or t.layout:
         return
-    if t.dtype == "int8" and len(operation.operands) == 2 and t.is_static:
+    group, dtype = _DOTS[operation.name]
+    if t.dtype == dtype and len(operation.operands) == 2 and t.is_static:
         with ir.before(operation):
-            operation.operands[1] = relayout_constant(program, b, f"dot1_{panel}x{BYTES_GROUP}")
+            operation.operands[1] = relayout_constant(program, b, f"dot1_{panel}x{group}")

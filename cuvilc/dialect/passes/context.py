@@ -27,12 +27,14 @@ class PassContext:
     """Facts about the target, options, and the log of one run through the pipeline.
 
     panel: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
+    precision: "bf16": see narrow-weights.
     math_exact: leave out raise-patterns and fold-batch-norm, which may change a float's last bit.
     """
 
     panel: int = 32
     channel_block: int = 16
     math_exact: bool = False
+    precision: str = ""
     misses: list[Missed] = field(default_factory=list)
     applied: Counter[str] = field(default_factory=Counter)
     _seen: set[Missed] = field(default_factory=set, repr=False)

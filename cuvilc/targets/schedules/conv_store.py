@@ -32,7 +32,7 @@ class ChannelStore:
         self.epilogue = Epilogue(emitter, anchor, steps)
         self._flat = ir.type_of(anchor.results[0]).rank == 3
         self.lanes = "vectorized" if vectorize else "serial"
-        biased = anchor.name == "ai.conv" and len(anchor.operands) > 2
+        biased = anchor.name != "ai.conv_integer" and len(anchor.operands) > 2
         self.bias = emitter.accessor(anchor.operands[2]) if biased else None
 
     def pixels(self, oh: Any, ow: Any) -> Callable[[Any], tuple[Any, ...]]:

@@ -1,12 +1,13 @@
-"""Register tiles of int32 sums of bytes: a step adds the products of four bytes each.
+"""Register tiles whose steps add the products of groups of narrow numbers, four bytes a group.
 
-A row's four bytes of A are one int32 that meets a vector of as many groups of B. The chip's
-function `cuvil_dot` does it, uint8 times int8, exactly; where the chip has none, a portable one.
+A row's group of A is one int32 that meets a vector of as many groups of B. A chip's function does
+it, in one instruction where it has that, or else a portable one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -15,9 +16,44 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.schedules.microkernel import RegisterTile, tile_rows
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 
-GROUP = 4  # bytes
-# Vectors that widening bytes needs besides, where no instruction multiplies them.
+GROUP_BYTES = 4
+# Vectors that widening needs besides, where no instruction multiplies groups.
 _WIDENED = 4
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A kind of products: `matmul` and `conv` are its operations, `left` and `right` the dtypes of
+    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's.
+    """
+
+    matmul: str
+    conv: str
+    left: str
+    right: str
+    sums: str
+    function: str
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return 1 if self.sums == "int32" else 2
+
+    @property
+    def group(self) -> int:
+        """Elements."""
+        return GROUP_BYTES // self.item
+
+    @property
+    def label(self) -> str:
+        return "int8" if self.sums == "int32" else "bf16"
+
+
+BYTES = Dots("ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot")
+HALVES = Dots(
+    "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16"
+)
+KINDS = (BYTES, HALVES)
 
 # Loads without a type, which may follow stores of any.
 _LOADS = """
@@ -35,17 +71,22 @@ define linkonce_odr hidden <{n} x i32> @cuvil_load_groups(ptr %p, i64 %i)
 """
 
 
+def _head(name: str, sums: str, lanes: int) -> list[str]:
+    """A function's beginning; %v is the row's group in every lane."""
+    n = f"<{lanes} x i32>"
+    return [
+        f"define linkonce_odr hidden {sums} @{name}({sums} %c0, i32 %a, {n} %b)"
+        " alwaysinline nounwind readnone {",
+        f"  %s = insertelement {n} poison, i32 %a, i32 0",
+        f"  %v = shufflevector {n} %s, {n} poison, {n} zeroinitializer",
+    ]
+
+
 def portable_dot(lanes: int) -> str:
     """`<lanes x i32> cuvil_dot(sums, four uint8 of a row, int8 groups of B)` in plain LLVM IR."""
     n = f"<{lanes} x i32>"
-    splats = f"shufflevector {n} %s, {n} poison, {n} zeroinitializer"
-    lines = [
-        f"define linkonce_odr hidden {n} @cuvil_dot({n} %c0, i32 %a, {n} %b)"
-        " alwaysinline nounwind readnone {",
-        f"  %s = insertelement {n} poison, i32 %a, i32 0",
-        f"  %v = {splats}",
-    ]
-    for i in range(GROUP):
+    lines = _head(BYTES.function, n, lanes)
+    for i in range(BYTES.group):
         lines += [
             f"  %l{i} = lshr {n} %v, splat (i32 {8 * i})",
             f"  %x{i} = and {n} %l{i}, splat (i32 255)",
@@ -54,13 +95,34 @@ def portable_dot(lanes: int) -> str:
             f"  %p{i} = mul {n} %x{i}, %y{i}",
             f"  %c{i + 1} = add {n} %c{i}, %p{i}",
         ]
-    return "\n".join([*lines, f"  ret {n} %c{GROUP}", "}", ""])
+    return "\n".join([*lines, f"  ret {n} %c{BYTES.group}", "}", ""])
 
 
-def dot_rows(chip: Chip, width: int) -> int:
+def portable_dot_bf16(lanes: int) -> str:
+    """`<lanes x float> cuvil_dot_bf16(sums, two bfloat16 of a row, groups of B)`: bits become the
+    upper half of a float32.
+    """
+    n, f = f"<{lanes} x i32>", f"<{lanes} x float>"
+    lines = _head(HALVES.function, f, lanes)
+    for i, half in enumerate(("shl {n} {v}, splat (i32 16)", "and {n} {v}, splat (i32 -65536)")):
+        lines += [
+            f"  %l{i} = {half.format(n=n, v='%v')}",
+            f"  %h{i} = {half.format(n=n, v='%b')}",
+            f"  %x{i} = bitcast {n} %l{i} to {f}",
+            f"  %y{i} = bitcast {n} %h{i} to {f}",
+            f"  %p{i} = fmul contract {f} %x{i}, %y{i}",
+            f"  %c{i + 1} = fadd contract {f} %c{i}, %p{i}",
+        ]
+    return "\n".join([*lines, f"  ret {f} %c2", "}", ""])
+
+
+_PORTABLE = {BYTES.function: portable_dot, HALVES.function: portable_dot_bf16}
+
+
+def dot_rows(chip: Chip, kind: Dots, width: int) -> int:
     """How many rows of `width` sums fit into the registers."""
     rows = tile_rows(chip, width)
-    if chip.has_dot:
+    if kind.function in chip.fast_dots:
         return rows
     return max(rows - -(-_WIDENED * chip.lanes // width), 1)
 
@@ -71,17 +133,20 @@ def load_group(b: KernelBuilder, buffer: Buffer, offset: Any) -> PrimExpr:
 
 
 class DotTile(RegisterTile):
-    """rows × width int32 sums; `step` takes a row's group as an int32."""
+    """rows × width sums; `step` takes a row's group as an int32."""
 
-    def __init__(self, b: KernelBuilder, chip: Chip, rows: int, width: int, sets: int = 1) -> None:
-        super().__init__(b, rows, width, sets, 0, "int32")
-        self.lanes = min(chip.lanes, width)
+    def __init__(
+        self, b: KernelBuilder, chip: Chip, kind: Dots, rows: int, width: int, sets: int = 1
+    ) -> None:
+        super().__init__(b, rows, width, sets, 0, kind.sums)
+        self.lanes, self._function = min(chip.lanes, width), kind.function
         b.llvm("cuvil_load_group", _LOADS.format(n=self.lanes))
-        b.llvm("cuvil_dot", chip.dot or portable_dot(self.lanes))
-        self._vector = f"int32x{self.lanes}"
+        text = chip.dots.get(kind.function) or _PORTABLE[kind.function](self.lanes)
+        b.llvm(kind.function, text)
+        self._vector = f"{kind.sums}x{self.lanes}"
 
     def step(self, scalars: Sequence[Any], vector: Callable[[Any], Any], s: int = 0) -> None:
-        """sums[r] += scalars[r] · vector; `vector(lane)` is the byte offset and buffer of groups
+        """sums[r] += scalars[r] · vector; `vector(lane)` is the buffer and byte offset of groups
         from that lane on.
         """
         columns = range(0, self.width, self.lanes)
@@ -93,11 +158,11 @@ class DotTile(RegisterTile):
                 at = const((s * self.rows + r) * self.width + first)
                 place = [tirx.Ramp(at, const(1), self.lanes)]
                 total = tirx.call_pure_extern(
-                    self._vector, "cuvil_dot", tirx.BufferLoad(self._sums, place), scalar, group
+                    self._vector, self._function, tirx.BufferLoad(self._sums, place), scalar, group
                 )
                 self.b.emit(tirx.BufferStore(self._sums, total, place))
 
     def _groups(self, buffer: Buffer, offset: Any) -> PrimExpr:
         return tirx.call_pure_extern(
-            self._vector, "cuvil_load_groups", buffer.data, as_expr(offset)
+            f"int32x{self.lanes}", "cuvil_load_groups", buffer.data, as_expr(offset)
         )

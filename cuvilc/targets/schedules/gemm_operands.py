@@ -57,7 +57,7 @@ class Left:
                 self._pack(to, row, k)
 
     def _pack(self, to: Any, row: Any, k: Any) -> None:
-        self.b.store(self._buffer, to + k, self._element(row, k))
+        self.emitter.k.store(self._buffer, to + k, self._element(row, k), self.dtype)
 
     def _element(self, row: Any, k: Any) -> Any:
         a = self.emitter.accessor(self.plan.a)

@@ -10,7 +10,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
-from cuvilc.targets.schedules import conv_integer, depthwise
+from cuvilc.targets.schedules import conv_dot, depthwise
 from tests.targets.kernel_harness import V4, check, program_of
 from tests.targets.samples import on_dot_chips
 
@@ -64,17 +64,17 @@ GEOMETRIES = {
 @pytest.mark.parametrize("layout", [BLOCKS, ""], ids=["blocked", "plain"])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_geometry(geometry: str, layout: str, chip: Any) -> None:
-    check(conv(*GEOMETRIES[geometry], layout=layout), chip, conv_integer.schedule)
+    check(conv(*GEOMETRIES[geometry], layout=layout), chip, conv_dot.schedule)
 
 
 @on_dot_chips
 def test_symbolic(chip: Any) -> None:
     sizes = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 30), (1, 16, 15))]
-    check(conv((B, 32, H, W), (40, 32, 3, 3)), chip, conv_integer.schedule, sizes)
+    check(conv((B, 32, H, W), (40, 32, 3, 3)), chip, conv_dot.schedule, sizes)
     program = conv((1, 3, H, W), (40, 3, 3, 3), strides=(2, 2), layout="")
-    check(program, chip, conv_integer.schedule, sizes)
+    check(program, chip, conv_dot.schedule, sizes)
     program = conv((1, 32, H, W), (40, 32, 1, 1), pads=(0, 0, 0, 0))
-    check(program, chip, conv_integer.schedule, sizes)
+    check(program, chip, conv_dot.schedule, sizes)
 
 
 def alone(
@@ -107,4 +107,4 @@ def test_refusals() -> None:
     groups = conv((1, 8, 9, 9), (8, 4, 3, 3), groups=2)
     for program in (dilated, groups, alone((1, 16, 5, 5), (3, 3), ("uint8", "int8"))):
         with pytest.raises(Miss):
-            check(program, V4, conv_integer.schedule)
+            check(program, V4, conv_dot.schedule)

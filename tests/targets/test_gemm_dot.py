@@ -10,7 +10,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
-from cuvilc.targets.schedules.gemm_integer import schedule
+from cuvilc.targets.schedules.gemm_dot import schedule
 from tests.targets.kernel_harness import V4, check, program_of
 from tests.targets.samples import VNNI, on_dot_chips
 

@@ -1,4 +1,4 @@
-"""Matrix products of uint8 and int8 with int32 sums: the product of gemm.py on groups of bytes."""
+"""Matrix products on groups of narrow numbers: of uint8 and int8, of float32 and bfloat16."""
 
 from __future__ import annotations
 
@@ -10,31 +10,50 @@ from cuvilc.dialect.dot_layout import dot_parts
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
-from cuvilc.targets.schedules.dot_tile import GROUP, DotTile, dot_rows, load_group
+from cuvilc.targets.schedules.dot_tile import (
+    BYTES,
+    GROUP_BYTES,
+    KINDS,
+    Dots,
+    DotTile,
+    dot_rows,
+    load_group,
+)
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Left, Right
 from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, check_batch, group, tile_width
 from cuvilc.targets.schedules.microkernel import Epilogue, anchor_of, lesser
 from cuvilc.targets.tir import const
 
-_PADDING = 64  # bytes between packed rows of A
+_PADDING = 64  # elements between packed rows of A
 _ALIAS_BYTES, _WAYS = 4096, 8
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """ai.matmul_integer of uint8 and int8 without zero points, with an elementwise epilogue."""
-    plan = plan_of(region, chip)
-    return vectorized(lambda vector: IntegerGemm(region, chip, name, plan, vector).build())
+    """ai.matmul_integer of uint8 and int8 without zero points, or ai.matmul_mixed, with an
+    elementwise epilogue.
+    """
+    kind = kind_of(region)
+    plan = plan_of(region, chip, kind)
+    return vectorized(lambda vector: DotGemm(region, chip, name, plan, kind, vector).build())
 
 
-def plan_of(region: Region, chip: Chip) -> Plan:
+def kind_of(region: Region) -> Dots:
+    """The kind of products that the region has. Raises Miss."""
+    for kind in KINDS:
+        if region.named(kind.matmul, kind.conv):
+            return kind
+    raise Miss("no products of narrow numbers")
+
+
+def plan_of(region: Region, chip: Chip, kind: Dots) -> Plan:
     """Decide everything that needs no code. Raises Miss."""
-    anchor = anchor_of(region, "ai.matmul_integer")
+    anchor = anchor_of(region, kind.matmul)
     if len(anchor.operands) != 2:
         raise Miss("zero points in the product")
     a, b = anchor.operands
     ta, tb, result = ir.type_of(a), ir.type_of(b), ir.type_of(anchor.results[0])
-    if (ta.dtype, tb.dtype) != ("uint8", "int8"):
+    if (ta.dtype, tb.dtype) not in ((kind.left, kind.right), ("float32", kind.right)):
         raise Miss(f"product of {ta.dtype} and {tb.dtype}")
     if min(ta.rank, tb.rank) < 2:
         raise Miss("a vector")
@@ -43,79 +62,87 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     flat = tb.rank == 2
     leading = result.shape[:-1] if flat else (result.shape[-2],)
     batch = () if flat else result.shape[:-2]
-    kind = _kind(region, b, tb)
+    source = _source(region, b, tb, kind)
     m, width = product(leading), tile_width(chip, n)
-    full = dot_rows(chip, width)
-    if kind == "packed" and isinstance(m, int) and m <= dot_rows(chip, PANEL) and n != width:
-        width = PANEL
-        full = dot_rows(chip, width)
+    full = dot_rows(chip, kind, width)
+    if source == "packed" and isinstance(m, int) and m <= dot_rows(chip, kind, PANEL):
+        width = width if n == width else PANEL
+        full = dot_rows(chip, kind, width)
     rows = -(-m // -(-m // full)) if isinstance(m, int) and m else full
-    direct = region.argument(a) is not None and isinstance(k, int) and k % GROUP == 0
+    direct = region.argument(a) is not None and isinstance(k, int) and k % kind.group == 0
+    direct = direct and ta.dtype == kind.left
     if isinstance(k, int) and k % _ALIAS_BYTES == 0 and rows > _WAYS:
         direct = False
     plan = Plan(
-        anchor, a, b, batch, leading, False, False, m, n, ceildiv(k, GROUP), direct, kind, rows,
-        width,
+        anchor, a, b, batch, leading, False, False, m, n, ceildiv(k, kind.group), direct, source,
+        rows, width,
     )  # fmt: skip
-    group(plan)  # a step does the work of GROUP
+    group(plan)  # a step does the work of a group
     plan.k = k
     return plan
 
 
-def _kind(region: Region, b: Any, tb: TensorType) -> str:
-    if not tb.layout:
+def _source(region: Region, b: Any, tb: TensorType, kind: Dots) -> str:
+    if not tb.layout and kind is BYTES:
         return "gather"
-    if dot_parts(tb.layout) != (1, PANEL, GROUP) or region.argument(b) is None:
+    packed = bool(tb.layout) and dot_parts(tb.layout) == (1, PANEL, kind.group)
+    if not packed or region.argument(b) is None:
         raise Miss(f"weights in layout {tb.layout}")
     return "packed"
 
 
-class IntegerGemm(Gemm):
-    def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
+class DotGemm(Gemm):
+    def __init__(
+        self, region: Region, chip: Chip, name: str, plan: Plan, dots: Dots, vectorize: bool
+    ) -> None:
+        self.dots = dots
         super().__init__(region, chip, name, plan, vectorize)
-        self.kind = "gemm-int8"
+        self.kind = f"gemm-{dots.label}"
 
     def steps(self) -> Dim:
-        return ceildiv(self.plan.k, GROUP)
+        return ceildiv(self.plan.k, self.dots.group)
 
     def make_left(self) -> Any:
         self.epilogue = Epilogue(self.emitter, self.plan.anchor, self.plan.k)
-        return _Rows(self.emitter, self.plan, self.lanes)
+        return _Rows(self.emitter, self.plan, self.lanes, self.dots)
 
     def make_right(self) -> Any:
-        return _Panels(self.emitter, self.plan, self.lanes)
+        return _Panels(self.emitter, self.plan, self.lanes, self.dots)
 
     def make_tile(self, rows: int, width: int, sets: int) -> DotTile:
-        return DotTile(self.b, self.chip, rows, width, sets)
+        return DotTile(self.b, self.chip, self.dots, rows, width, sets)
 
 
 class _Rows(Left):
     """Rows of A: `at(r, k)` is group k of row r of the tile begun last."""
 
-    dtype = "uint8"
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str, dots: Dots) -> None:
+        self.dots, self.dtype = dots, dots.left
+        super().__init__(emitter, plan, lanes)
 
     def _row_stride(self) -> Dim:
-        plan = self.plan
-        return plan.k if plan.a_direct else ceildiv(plan.k, GROUP) * GROUP + _PADDING
+        plan, group = self.plan, self.dots.group
+        return plan.k if plan.a_direct else ceildiv(plan.k, group) * group + _PADDING
 
     def at(self, r: int, k: Any) -> Any:
-        return load_group(self.b, self._buffer, self._tile + r * self.stride + k * GROUP)
+        first = (self._tile + r * self.stride) * self.dots.item
+        return load_group(self.b, self._buffer, first + k * GROUP_BYTES)
 
 
 class _Panels(Right):
     """A panel of B: `at(k, lane)` is where group k begins at the panel's column `lane`."""
 
-    def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str, dots: Dots) -> None:
         self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
         self.n = self.b.scalar(plan.n)
-        self.k, self.groups = self.b.scalar(plan.k), self.b.scalar(ceildiv(plan.k, GROUP))
+        self.k, self.groups = self.b.scalar(plan.k), self.b.scalar(ceildiv(plan.k, dots.group))
         self.batch: list[Any] = []
         self._panel: Any = 0
         self._stride: Any = plan.width
         if plan.b_kind == "packed":
             self._buffer, self._stride = emitter.argument(plan.b), PANEL
         else:
-            self._buffer = self.b.scratch(ceildiv(plan.k, GROUP) * plan.width, "int32")
+            self._buffer = self.b.scratch(ceildiv(plan.k, dots.group) * plan.width, "int32")
 
     def begin_task(self, batch: list[Any]) -> None:
         self.batch = batch
@@ -134,26 +161,27 @@ class _Panels(Right):
         b, width, n = self.b, self.plan.width, self.n
         first = b.let(panel * width)
         whole = isinstance(n, int) and n % width == 0
-        groups = self.emitter.k.floordiv(self.k, GROUP)
+        groups = self.emitter.k.floordiv(self.k, BYTES.group)
         groups = groups if isinstance(groups, int) else b.let(groups)
 
         def line(g: Any, count: int) -> None:
             if whole:
                 with b.loop(width, self.lanes) as j:
-                    b.store(self._buffer, g * width + j, self._group(g * GROUP, first + j, count))
+                    bits = self._group(g * BYTES.group, first + j, count)
+                    b.store(self._buffer, g * width + j, bits)
                 return
             with b.loop(width, name="j") as j:
                 column = b.let(lesser(first + j, n - 1))
-                b.store(self._buffer, g * width + j, self._group(g * GROUP, column, count))
+                b.store(self._buffer, g * width + j, self._group(g * BYTES.group, column, count))
 
         with b.loop(groups, name="g") as g:
-            line(g, GROUP)
+            line(g, BYTES.group)
         if isinstance(self.k, int):
-            if self.k % GROUP:
-                line(groups, self.k % GROUP)
+            if self.k % BYTES.group:
+                line(groups, self.k % BYTES.group)
             return
-        for left in range(1, GROUP):
-            with b.when(self.emitter.k.eq(self.k - groups * GROUP, left)):
+        for left in range(1, BYTES.group):
+            with b.when(self.emitter.k.eq(self.k - groups * BYTES.group, left)):
                 line(groups, left)
 
     def _group(self, row: Any, column: Any, count: int) -> Any:
@@ -166,4 +194,4 @@ class _Panels(Right):
         return k.cast(bits, "int32")
 
     def at(self, k: Any, lane: Any) -> Any:
-        return self._buffer, (self._panel + k * self._stride + lane) * GROUP
+        return self._buffer, (self._panel + k * self._stride + lane) * GROUP_BYTES

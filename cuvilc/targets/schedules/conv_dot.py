@@ -1,9 +1,10 @@
-"""Convolutions of uint8 and int8 with int32 sums: pixels × output channels kept in registers.
+"""Convolutions on groups of narrow numbers: pixels × output channels kept in registers.
 
 A task is some output rows of some units of output channels of one image. It first lays the input
 rows that it needs into scratch memory, channels innermost, with what lies beyond the edge around
 them. So there are no edges left, and the taps along a row are one reduction over neighbouring
-bytes. Copying costs a byte for every (taps · output channels) multiplications.
+bytes; float32 becomes bfloat16 on the way. Copying costs an element for every (taps · output
+channels) multiplications.
 
 A convolution of one tap and no padding reads blocks of channels where they lie.
 """
@@ -23,9 +24,18 @@ from cuvilc.targets.schedules.conv_plan import check_places
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
-from cuvilc.targets.schedules.dot_tile import GROUP, DotTile, dot_rows, load_group
+from cuvilc.targets.schedules.dot_tile import (
+    BYTES,
+    GROUP_BYTES,
+    Dots,
+    DotTile,
+    dot_rows,
+    load_group,
+)
+from cuvilc.targets.schedules.gemm_dot import kind_of
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
+    anchor_of,
     first_of,
     greater,
     lesser,
@@ -45,6 +55,7 @@ class Plan:
     """Sizes and decisions; a unit is the output channels of a register tile."""
 
     anchor: Any
+    dots: Dots
     images: Dim
     height: Axis
     width: Axis
@@ -88,14 +99,15 @@ class Plan:
     def runs(self) -> tuple[int, int]:
         """(runs of neighbouring bytes that a window's row is, groups in each)."""
         if self.width.dilation == 1:
-            return 1, -(-self.width.kernel * self.channels // GROUP)
-        return self.width.kernel, self.channels // GROUP
+            return 1, -(-self.width.kernel * self.channels // self.dots.group)
+        return self.width.kernel, self.channels // self.dots.group
 
     @property
     def direct(self) -> bool:
         """Whether input is read where it lies."""
         one = all((a.kernel, a.pad) == (1, 0) and a.all_inside for a in (self.height, self.width))
-        return one and self.blocked_input and self.channels % GROUP == 0
+        whole = self.channels % self.dots.group == 0 and self.dots is BYTES
+        return one and self.blocked_input and whole
 
     @property
     def columns(self) -> Dim:
@@ -108,37 +120,38 @@ def _reach(axis: Axis, count: Dim) -> Dim:
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """ai.conv_integer that is not centred, in one or two dimensions, with an epilogue."""
+    """ai.conv_integer that is not centred, or ai.conv_mixed, in one or two dimensions, with an
+    epilogue.
+    """
     plan = plan_of(region, chip)
     return vectorized(lambda vector: _Conv(region, chip, name, plan, vector).build())
 
 
 def plan_of(region: Region, chip: Chip) -> Plan:
     """Decide everything that needs no code. Raises Miss."""
-    operations = region.named("ai.conv_integer")
-    if len(operations) != 1:
-        raise Miss(f"{len(operations)} anchors")
-    (anchor,) = operations
+    dots = kind_of(region)
+    anchor = anchor_of(region, dots.conv)
     attrs = ir.attrs(anchor)
     x, w = (ir.type_of(v) for v in anchor.operands[:2])
     result = ir.type_of(anchor.results[0])
-    if attrs["centred"] or (x.dtype, w.dtype) != ("uint8", "int8"):
-        raise Miss("not plain sums of uint8 and int8")
+    fits = (x.dtype, w.dtype) in ((dots.left, dots.right), ("float32", dots.right))
+    if attrs.get("centred") or not fits:
+        raise Miss(f"not plain sums of {dots.left} and {dots.right}")
     check_places(region, anchor, x, w, result)
     groups, outputs, channels = attrs["groups"], w.shape[0], w.shape[1]
     if not (isinstance(outputs, int) and isinstance(channels, int)):
         raise Miss("channels known only at run time")
-    if not w.layout.startswith("dot") or dot_parts(w.layout) != (0, PANEL, GROUP):
+    if not w.layout.startswith("dot") or dot_parts(w.layout) != (0, PANEL, dots.group):
         raise Miss(f"weights in layout {w.layout or 'row-major'}")
     if groups > 1 and (channels % BLOCK or (outputs // groups) % PANEL):
         raise Miss(f"{groups} groups of {channels} channels")
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
-    if width.dilation != 1 and channels % GROUP:
-        raise Miss("dilated taps of channels that are no multiple of 4")
+    if width.dilation != 1 and channels % dots.group:
+        raise Miss("dilated taps of channels that are not whole groups")
     unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
     plan = Plan(
-        anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
-        unit_blocks, dot_rows(chip, unit_blocks * BLOCK),
+        anchor, dots, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
+        unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK),
     )  # fmt: skip
     _group(plan)
     return plan
@@ -172,12 +185,13 @@ class _Conv:
         self.chip, self.plan = chip, plan
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
-        x, w, *outside = plan.anchor.operands
+        x, w, *more = plan.anchor.operands
+        outside = more if plan.dots is BYTES else []
         self.x, self.w = self.emitter.argument(x), self.emitter.argument(w)
         runs, groups = plan.runs
         self.steps = plan.height.kernel * runs * groups  # of a block of weights
         self.store = ChannelStore(
-            self.emitter, plan.anchor, plan.outputs, vectorize, self.steps * GROUP
+            self.emitter, plan.anchor, plan.outputs, vectorize, self.steps * plan.dots.group
         )
         self.input: _Patch | _Blocks
         if plan.direct:
@@ -197,7 +211,7 @@ class _Conv:
             self.input.begin_task(image, self._group_of(first), low, high)
             with b.loop(last - first, start=first, name="u") as unit:
                 self._unit(image, unit, low, high)
-        return self.emitter.finish("conv-int8", plan.tasks, plan.flops)
+        return self.emitter.finish(f"conv-{plan.dots.label}", plan.tasks, plan.flops)
 
     def _group_of(self, unit: Any) -> Any:
         plan = self.plan
@@ -223,7 +237,7 @@ class _Conv:
         block = b.let(unit * plan.unit_blocks)
         panel = k.floordiv(block, PANEL // BLOCK)
         half = (block - panel * (PANEL // BLOCK)) * BLOCK
-        weights = b.let((panel * (self.steps * PANEL) + half) * GROUP)
+        weights = b.let((panel * (self.steps * PANEL) + half) * GROUP_BYTES)
 
         def lines(rows: int, first: Any, count: Any) -> None:
             with b.loop(count, name="h") as i:
@@ -253,7 +267,7 @@ class _Conv:
         """rows × width pixels from (oh, ow)."""
         b = self.b
         sets = DotTile.sets_for(self.chip, rows * width, blocks * BLOCK)
-        tile = DotTile(b, self.chip, rows * width, blocks * BLOCK, sets)
+        tile = DotTile(b, self.chip, self.plan.dots, rows * width, blocks * BLOCK, sets)
         down, across = self.input.steps
         places = [r * down + p * across for r in range(rows) for p in range(width)]
         start = b.let(self.input.start(low, oh, ow))
@@ -274,8 +288,8 @@ class _Conv:
         b = self.b
 
         def step(g: Any, s: int) -> None:
-            scalars = [load_group(b, self.input.buffer, at + p + g * GROUP) for p in places]
-            tile.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP), s)
+            scalars = [load_group(b, self.input.buffer, at + p + g * GROUP_BYTES) for p in places]
+            tile.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP_BYTES), s)
 
         steps = unrolled_steps(self.chip, tile.rows, tile.width, tile.sets)
         turns: Any = groups // steps
@@ -310,7 +324,7 @@ class _Blocks:
 
     def runs(self, start: Any, weights: Any, run: Callable[[Any, Any, int], None]) -> None:
         """`run(where the input begins, where weights begin, groups)` for each block."""
-        b, groups = self.b, BLOCK // GROUP
+        b, groups = self.b, BLOCK // BYTES.group
         whole, left = divmod(self.plan.channels, BLOCK)
 
         def block(c: Any, groups: int) -> None:
@@ -320,14 +334,14 @@ class _Blocks:
         with b.loop(whole, name="c") as c:
             block(c, groups)
         if left:
-            block(whole, left // GROUP)
+            block(whole, left // BYTES.group)
 
 
 class _Patch:
     """The input rows of a task in scratch memory: [rows, columns, channels], padding included.
 
-    Vectors of 16 bytes are stored in the order of addresses, so that what one writes too much the
-    next overwrites.
+    Vectors of 16 elements are stored in the order of addresses, so that what one writes too much
+    the next overwrites.
     """
 
     def __init__(self, emitter: Emitter, plan: Plan, x: Any, outside: Any) -> None:
@@ -337,8 +351,11 @@ class _Patch:
         row = plan.columns * plan.channels + _SLACK
         rows = _reach(plan.height, plan.rows)
         self.stride = self.b.scalar((row + 15) // 16 * 16)
-        self.buffer = self.b.scratch(rows * ((row + 15) // 16 * 16), "uint8")
-        self.steps = (plan.height.stride * self.stride, plan.width.stride * plan.channels)
+        self.dtype, item = plan.dots.left, plan.dots.item
+        self.buffer = self.b.scratch(rows * ((row + 15) // 16 * 16), self.dtype)
+        self.steps = (
+            plan.height.stride * self.stride * item, plan.width.stride * plan.channels * item,
+        )  # fmt: skip
         axis = plan.width
         self.width = Axis(plan.columns, axis.count, axis.kernel, axis.stride, 0, axis.dilation)
 
@@ -351,11 +368,12 @@ class _Patch:
         """
         plan, b = self.plan, self.b
         count, groups = plan.runs
-        down = plan.height.dilation * self.stride
+        item = plan.dots.item
+        down = plan.height.dilation * self.stride * item
         with b.loop(plan.height.kernel, name="kh") as kh, b.loop(count, name="kw") as kw:
-            tap = kw * (plan.width.dilation * plan.channels) if count > 1 else 0
+            tap = kw * (plan.width.dilation * plan.channels * item) if count > 1 else 0
             at = opaque(b, start + kh * down + tap)
-            run(at, opaque(b, weights + (kh * count + kw) * (groups * PANEL * GROUP)), groups)
+            run(at, opaque(b, weights + (kh * count + kw) * (groups * PANEL * GROUP_BYTES)), groups)
 
     def begin_task(self, image: Any, group: Any, low: Any, high: Any) -> None:
         """Copy what the output rows [low, high) of an image read."""
@@ -364,7 +382,7 @@ class _Patch:
         first = b.let(low * height.stride - height.pad)
         count = (high - 1 - low) * height.stride + ((height.kernel - 1) * height.dilation + 1)
         if self._outside is None:
-            outside: Any = self.k.const(0, "uint8")
+            outside: Any = self.k.const(0, self.dtype)
         else:
             outside = b.let(self._outside[(0,) * len(self._outside.shape)])
         with b.loop(b.let(count), name="r") as r:
@@ -406,7 +424,7 @@ class _Patch:
         b = self.b
         vectors = self.k.floordiv(columns * self.plan.channels + 15, 16)
         with b.loop(vectors, name="f") as i, b.loop(16, "vectorized") as lane:
-            b.store(self.buffer, to + i * 16 + lane, outside)
+            self.k.store(self.buffer, to + i * 16 + lane, outside, self.dtype)
 
     def _blocks(self, image: Any, group: Any, ih: Any, to: Any, count: Any) -> None:
         """From blocks of 16 channels."""
@@ -421,7 +439,8 @@ class _Patch:
             at = b.let(source + c * plane + w * BLOCK)
             into = b.let(to + w * plan.channels + c * BLOCK)
             with b.loop(BLOCK, "vectorized") as lane:
-                b.store(self.buffer, into + lane, b.load(self.x, at + lane))
+                value = b.load(self.x, at + lane)
+                self.k.store(self.buffer, into + lane, value, self.dtype)
 
     def _plain(self, image: Any, group: Any, ih: Any, to: Any, count: Any) -> None:
         """From row-major channels."""
@@ -433,4 +452,4 @@ class _Patch:
         source = b.let(first * plane + ih * b.scalar(plan.width.size))
         with b.loop(count, name="w") as w, b.loop(plan.channels, name="c") as c:
             value = b.load(self.x, source + c * plane + w)
-            b.store(self.buffer, to + w * plan.channels + c, value)
+            self.k.store(self.buffer, to + w * plan.channels + c, value, self.dtype)
