@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_nodes_sampling  # noqa: F401  (its nodes)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

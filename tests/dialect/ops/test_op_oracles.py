@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_nodes_sampling  # noqa: F401  (its nodes)
 import pytest
 from one_op import all_samples, build, comparable, operand_arrays, operand_types, run
 from onnx_nodes import NODES, expected
