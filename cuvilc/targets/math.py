@@ -62,8 +62,8 @@ class Math:
         return tirx.trunc(x)
 
     def round_even(self, x: Any) -> Any:
-        """The nearest integer, ties to the even one."""
-        return tirx.nearbyint(x)
+        """The nearest integer, ties to the even one. (TVM would take nearbyint lane by lane.)"""
+        return tirx.call_llvm_pure_intrin(_dtype(x), "llvm.roundeven", x)
 
     def sqrt(self, x: Any) -> Any:
         return tirx.sqrt(x)
