@@ -38,6 +38,8 @@ def test_the_package_agrees_with_onnxruntime(name: str, tmp_path: Path) -> None:
         for k, v in given.items()
     }
     check(folder / "model.onnx", tmp_path, [given, {k: v.copy() for k, v in other.items()}])
+    size_bytes = sum(f.stat().st_size for f in (tmp_path / "model.cuvil").iterdir())
+    assert size_bytes <= 1.1 * (folder / "model.onnx").stat().st_size  # code included
 
 
 def test_the_answer_is_torchs(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def run(program: Program, context: PassContext) -> None:
                     _pack_matrix(program, operation, context.panel)
                 elif operation.name in _DOTS:
                     _pack_groups(program, operation, context.panel)
+            ir.drop_unused(ir.body(function))  # the row-major twins: a package holds each once
 
 
 class _Blocker:
