@@ -33,7 +33,9 @@ Next step: export the model, `torch.onnx.export(model, example_input, "model.onn
 and give the file to `cuvil.compile`.
 """,
 )
-_OPTIONS = ("target", "cpu", "shapes", "dims", "jobs", "use_cache", "verify", "vectors", "precision")
+_OPTIONS = (
+    "target", "cpu", "shapes", "dims", "jobs", "use_cache", "verify", "vectors", "precision",
+)  # fmt: skip
 _LATER = ("accelerate", "mlir")
 
 
@@ -45,8 +47,8 @@ def compile(
     model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays,
     or a dict by name; the model is run on it once, so that what does not fit shows here. options:
     those of BuildRequest (target, cpu, shapes, dims, jobs, use_cache, verify, vectors,
-    precision). The package lives in a temporary folder until the model is collected; `cuvilc build` makes one to
-    keep. Raises cuvil.CuvilError.
+    precision). The package lives in a temporary folder until the model is collected; `cuvilc
+    build` makes one to keep. Raises cuvil.CuvilError.
     """
     cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))

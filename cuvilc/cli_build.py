@@ -36,8 +36,7 @@ Cpu = Annotated[
     _Option(
         "--cpu",
         metavar="LEVELS",
-        help="host, a level, a CPU, or several joined by `+`. "
-        "[default: x86-64-v3+x86-64-v4+x86-64-v4-vnni+x86-64-v4-bf16]",
+        help="host, a level, a CPU, or several joined by `+`. [default: x86-64-v3+x86-64-v4]",
     ),
 ]
 Precision = Annotated[

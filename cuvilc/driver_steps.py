@@ -114,7 +114,7 @@ def broken(error: Exception, output: Path, phase: str, program: Any, model: Path
 def vectors(program: Any, wanted: int, precision: str = "") -> tuple[Any, str]:
     """Test vectors of the program, and a note that says why there are none.
 
-    They are the model's own answers at any `precision`; its error is compared with what that allows.
+    They are the model's own answers at any `precision`, whose error is held to what it allows.
     """
     from cuvilc import vectors as rules  # noqa: PLC0415
 

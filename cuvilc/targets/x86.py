@@ -71,12 +71,12 @@ CHIPS = {
         _wide("znver4", _BF16),
     )
 }  # fmt: skip
-DEFAULT_CPU = f"x86-64-v3+{_V4_NAME}+{_VNNI_NAME}+{_BF16_NAME}"
+DEFAULT_CPU = f"x86-64-v3+{_V4_NAME}"  # and what refines it
 
 
 def choose_chips(cpu: str) -> list[Chip]:
-    """The chips that `--cpu` names, best first. CUV401."""
-    chips = []
+    """The chips that `--cpu` names, best first; by default with those that refine them. CUV401."""
+    chips = [] if cpu else [c for c in CHIPS.values() if c.base]
     for name in (cpu or DEFAULT_CPU).split("+"):
         if name == "host":
             chips += _host()

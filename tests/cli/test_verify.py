@@ -46,6 +46,19 @@ def test_against_onnxruntime_at_several_sizes(cuvilc: Cuvilc, folder: Path, pack
     assert {c["case"] for c in fixed.data["checks"]} == {"vector 0", "batch=9"}
 
 
+@pytest.mark.parametrize("target", ["null", "x86"])
+def test_the_error_of_bfloat16_weights(cuvilc: Cuvilc, tmp_path: Path, target: str) -> None:
+    """Greater than float32's, and within what bfloat16 allows."""
+    path = save(tmp_path, dense())
+    options = ("--target", target, "--vectors", "1", "--precision", "bf16", "-o", "b.cuvil")
+    cuvilc.ok("build", path, *options)
+    checks = cuvilc.ok("verify", "b.cuvil", "--json").data["checks"]
+    assert all(1e-5 < c["error"] <= c["limit"] < 0.03 for c in checks)
+    refused = cuvilc("build", path, "--precision", "fp8")
+    assert refused.code == 2
+    assert "`fp8` is not a precision" in refused.err
+
+
 def test_sizes_that_the_package_refuses_are_not_compared(cuvilc: Cuvilc, tmp_path: Path) -> None:
     """y = x, but in the package with a window that adds 0, and does not fit h = 1."""
     pytest.importorskip("onnxruntime")

@@ -160,9 +160,10 @@ class _HasElement(Pattern):
 
 _REDUCTIONS = "reduce_sum reduce_prod reduce_max reduce_min reduce_mean arg_max arg_min"
 _NORMS = "softmax log_softmax layer_norm rms_norm instance_norm group_norm"
+_CONVOLUTIONS = "conv conv_integer conv_mixed"
 _PRODUCTS = "matmul matmul_integer matmul_mixed"
 _BUILTIN = (
-    FusionRule("conv", _any_of("conv conv_integer conv_mixed"), "conv", rewrite=_with_epilogue, priority=100),
+    FusionRule("conv", _any_of(_CONVOLUTIONS), "conv", rewrite=_with_epilogue, priority=100),
     FusionRule("gemm", _any_of(_PRODUCTS), "gemm", rewrite=_with_epilogue, priority=90),
     FusionRule("attention", _any_of("attention"), "attention", rewrite=_attention, priority=80),
     FusionRule("pool", _any_of("max_pool avg_pool"), "pool", rewrite=_with_epilogue, priority=70),
