@@ -42,6 +42,7 @@ def _no_strings(attributes: dict[str, Any]) -> str | None:
     return _STRINGS if any(attributes.get(name) for name in listed) else None
 
 
+_MOST_WALKS, _MOST_COLUMNS = 1024, 1 << 24
 _DTYPES = {"floats": np.float32, "int64s": np.int64}
 
 
@@ -133,6 +134,8 @@ class _Grams:
         if not self.indexes or min(self.indexes) < 0:
             raise ShapeError("ngram_indexes names no column")
         self.columns = max(self.indexes) + 1
+        if (self.skips + 1) * self.most > _MOST_WALKS or self.columns > _MOST_COLUMNS:
+            raise ShapeError(f"{self.columns} columns, {self.skips} skips of {self.most} words")
         self.ways: dict[tuple[int, int], int] = {}  # (state, word) -> state
         self.column_of: dict[int, int] = {}  # state -> column
         pool = [int(v) for v in n.attr("pool_int64s")]

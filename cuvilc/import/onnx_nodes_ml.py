@@ -209,17 +209,23 @@ def _binary(
 
 
 def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
-    x = n[0]
+    x = _columns(n[0], forest.features())
+    given = n.op == "TreeEnsemble" or any("_as_tensor" in name for name in n.attributes)
+    numbers = "float64" if given and dtype_of(x) == "float64" else "float32"
+    arrays = [n.constant(a) for a in forest.arrays(dtype_of(x), numbers)]
+    return ai("tree_ensemble", x, *arrays, aggregate=aggregate, targets=forest.targets)
+
+
+def _columns(x: ir.Value, count: int) -> ir.Value:
+    """The input as rows of floats, `count` columns at least: walks trust the numbers of columns."""
     x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
-    precise = dtype_of(x) == "float64" and any("_as_tensor" in name for name in n.attributes)
-    arrays = forest.arrays(dtype_of(x), "float64" if precise else "float32")
-    return ai(
-        "tree_ensemble",
-        x,
-        *(n.constant(a) for a in arrays),
-        aggregate=aggregate,
-        targets=forest.targets,
-    )
+    x = x if len(shape_of(x)) > 1 else reshape(x, (1, *shape_of(x)))
+    rows, features = shape_of(x)
+    if not isinstance(features, int):  # the slice is checked when the size is known
+        return ai("slice", x, starts=(0, 0), steps=(1, 1), sizes=(rows, count))
+    if features < count:
+        raise ShapeError(f"the trees ask for {count} features, the input has {features}")
+    return x
 
 
 @importer("TreeEnsembleRegressor", domain=ML, refuse=POST)
@@ -251,8 +257,5 @@ def tree_ensemble(n: Node) -> ir.Value:
     if not (0 <= transform < len(words) and 0 <= fold < len(folds)):
         raise ShapeError(f"post_transform {transform} or aggregate_function {fold} is not known")
     forest = read_ensemble(n.attributes, n.attr("n_targets", 1))
-    x = n[0]
-    x = x if dtype_of(x) in ("float32", "float64") else cast(x, "float32")
-    arrays = [n.constant(a) for a in forest.arrays(dtype_of(x), dtype_of(x))]
-    y = ai("tree_ensemble", x, *arrays, aggregate=folds[fold], targets=forest.targets)
+    y = _ensemble(n, forest, folds[fold])
     return cast(transformed(y, words[transform]), n.type(0).dtype)

@@ -16,7 +16,7 @@ from .onnx_nodes_ml import ML, POST, class_count, labels, transformed
 from .onnx_nodes_shape import concat_values
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
-_MOST_CLASSES = 1024
+_MOST_CLASSES, _MOST_WEIGHTS = 1024, 1 << 26
 _NEAR_ZERO = 1e-7  # probabilities of pairs stay this far from 0 and 1, as libsvm's do
 
 
@@ -117,6 +117,8 @@ def _pair_scores(n: Node, classes: int) -> ir.Value:
     pairs = list(combinations(range(classes), 2))
     if len(counts) != classes or len(weights) < classes - 1 or len(n.attr("rho")) < len(pairs):
         raise ShapeError(f"attributes are too short for {classes} classes")
+    if total * len(pairs) > _MOST_WEIGHTS:
+        raise ShapeError(f"{total} support vectors for {len(pairs)} pairs of classes")
     matrix = np.zeros((total, len(pairs)), np.float32)
     for column, (i, j) in enumerate(pairs):
         of_i, of_j = (slice(starts[c], starts[c + 1]) for c in (i, j))

@@ -36,6 +36,15 @@ class Forest:
     base: list[float]
     targets: int
 
+    def features(self) -> int:
+        """How many columns x needs. ShapeError for a column or a target that cannot be."""
+        if min(self.feature) < 0:
+            raise ShapeError(f"a node asks for feature {min(self.feature)}")
+        outside = [t for t in self.leaf_target if not 0 <= t < self.targets]
+        if outside:
+            raise ShapeError(f"a leaf is of target {outside[0]} of {self.targets}")
+        return max(self.feature) + 1
+
     def arrays(self, dtype: str, numbers: str = "float32") -> list[np.ndarray]:
         """The operands after x, in order; thresholds in x's dtype.
 
@@ -213,10 +222,9 @@ def _add_splits(forest: Forest, found: _Splits, root: int, seen: set[int]) -> No
 
 def _add_leaf(forest: Forest, found: _Splits, number: int) -> None:
     pair = len(forest.leaf_target)
-    target = int(found.a["leaf_targetids"][number])
-    if not 0 <= target < forest.targets:
-        raise ShapeError(f"leaf {number} is of target {target} of {forest.targets}")
-    forest.leaf_target.append(target)
+    if not 0 <= number < len(found.weights):
+        raise ShapeError(f"leaf {number} does not exist")
+    forest.leaf_target.append(int(found.a["leaf_targetids"][number]))
     forest.leaf_weight.append(found.weights[number])
     _append(forest, _LEAF, 0, 0.0, 0, pair, pair + 1)
 

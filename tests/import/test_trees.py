@@ -134,3 +134,27 @@ def test_one_score_for_two_classes(tmp_path, transform, negative):
     # onnxruntime leaves a softmax out, onnx's reference takes 1 - s for the score of a negative one
     node.reference_only = not (transform == "NONE" and negative)
     agree(tmp_path, node)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("nodes_featureids", 4, "5 features, the input has 4"),
+        ("nodes_featureids", -1, "feature -1"),
+        ("leaf_targetids", 3, "target 3 of 2"),
+        ("nodes_falsenodeids", 77, "does not exist"),
+    ],
+)
+def test_numbers_out_of_range(tmp_path, name, value, message):
+    attributes = _ensemble(1, 1, 2, "float32")
+    attributes[name][0] = value
+    node = Node("TreeEnsemble", [_rows("float32")], attributes, domain=ML, ml=5)
+    with pytest.raises(CuvilError, match=message):
+        registry.load(saved(tmp_path, node))
+
+
+def test_targets_out_of_range_of_older_forms(tmp_path):
+    attributes = _older("TreeEnsembleRegressor", 2) | {"target_ids": [0, 1, 9, 0]}
+    node = Node("TreeEnsembleRegressor", [_rows("float32")], attributes, domain=ML)
+    with pytest.raises(CuvilError, match="target 9 of 2"):
+        registry.load(saved(tmp_path, node))

@@ -264,15 +264,15 @@ class TensorScatter:
         return y
 
     def element(k, i, x, updates, start, *, axis, circular):
-        first = k.let(k.index(start[i[0]]))
+        # Nothing here has a name: that would hide that all lanes of a vector are in or out.
+        first = k.index(start[i[0]])
         size, count = x.shape[axis], updates.shape[axis]
         if not circular:
             fits = k.both(k.ge(first, 0), k.le(first + count, as_index(k, size)))
             k.fault_unless(fits, "index")
-        place = k.let(as_index(k, i[axis]) - first)
+        place = as_index(k, i[axis]) - first
         if circular:
-            extent = as_index(k, size)
-            place = k.let(k.floor_mod(place, extent))
+            place = k.floor_mod(place, as_index(k, size))
         inside = k.both(k.ge(place, 0), k.lt(place, count))
         where = put(i, axis, k.clamp_index(place, count))
         return k.guard(inside, lambda: updates[where], x[i])
