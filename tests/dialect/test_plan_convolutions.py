@@ -13,7 +13,7 @@ from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program, at_end, build, constant, define_function, finish_function
 from cuvilc.dialect.passes import plan_convolutions
 from cuvilc.dialect.passes.context import PassContext
-from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.types import TensorType, numpy_dtype
 from tests.tolerances import mismatch
 
 N = symbol("n")
@@ -152,3 +152,36 @@ def test_a_constant_along_the_batch_is_not_taken_for_channels():
     wanted = interpret(program, feeds)["y"]
     plan_convolutions.run(program, PassContext())
     assert np.array_equal(interpret(program, feeds)["y"], wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["ai.conv", "ai.conv_transpose"])
+def test_halves_are_summed_in_float32(name: str, dtype: str) -> None:
+    """Constant weights are converted now, everything else on the way; values round once, at the
+    end.
+    """
+    rng = np.random.default_rng(0)
+    program = Program.create("half")
+    types = [TensorType((N, 3, 5, 4), dtype), TensorType((3,), dtype)]
+    with program:
+        block = define_function(program, "main", types, input_names=("x", "b"), output_names=("y",))
+        with at_end(block):
+            w = rng.standard_normal((3, 3, 3, 3)).astype(numpy_dtype(dtype))
+            x, bias = block.arguments
+            ones = {"strides": (1, 1), "pads_begin": (1, 1), "pads_end": (1, 1)}
+            y = build(name, x, constant(program, w, "w"), bias, dilations=(1, 1), **ones)
+        finish_function(block, [y])
+    feeds = {
+        "x": rng.standard_normal((2, 3, 5, 4)).astype(numpy_dtype(dtype)),
+        "b": rng.standard_normal(3).astype(numpy_dtype(dtype)),
+    }
+    (wanted,) = interpret(program, feeds).values()
+    plan_convolutions.run(program, PassContext())
+    program.verify()
+    (found,) = interpret(program, feeds).values()
+    assert not mismatch(found, wanted)
+    with program:
+        operations = list(ir.walk(ir.body(program.function("main"))))
+        (conv,) = (o for o in operations if o.name.startswith("ai.conv"))
+        assert ir.type_of(conv.results[0]).dtype == "float32"
+        assert ir.defining(conv.operands[1]).name == "ai.constant"

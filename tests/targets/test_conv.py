@@ -8,14 +8,16 @@ import pytest
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.conv import schedule
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
-from tests.targets.kernel_harness import CHIPS, V2, V4, check, program_of
+from tests.targets.kernel_harness import CHIPS, V2, V4, Kernel, check, program_of, random_feeds
 from tests.targets.samples import on_chips
+from tests.tolerances import mismatch
 
 H, W, N = symbol("h"), symbol("w"), symbol("n")
 BLOCKED = "NCHW16c"
@@ -161,6 +163,31 @@ def test_residual_and_several_results(size: Any, kernel: int, chip: Any) -> None
         TensorType((1, 40, 1, 1)),
     ]
     check(program_of(types, body), chip, schedule, [{"h": 9, "w": 15}])
+
+
+@on_chips
+def test_results_of_other_dtypes(chip: Any) -> None:
+    """What follows may convert: to a half, or to levels of a quantised layer."""
+    attrs = {
+        "strides": (1, 1), "pads_begin": (1, 1), "pads_end": (1, 1), "dilations": (1, 1),
+        "out_layout": "NCHW16c",
+    }  # fmt: skip
+
+    def body(x: Any, w: Any) -> Any:
+        y = ir.build("ai.conv", x, w, **attrs)
+        levels = ir.build("ai.quantize_linear", y, ir.full(0.25), ir.full(100, (), "uint8"), axis=0)
+        return ir.build("ai.cast", y, dtype="float16"), levels
+
+    types = [
+        TensorType((1, 16, 6, 20), layout="NCHW16c"),
+        TensorType((24, 16, 3, 3), layout="pack0_32"),
+    ]
+    kernel = Kernel(program_of(types, body), chip, schedule)
+    feeds = random_feeds(kernel.program)
+    half, levels = kernel.run(feeds)
+    wanted = list(interpret(kernel.program, feeds).values())
+    assert not mismatch(half, wanted[0])
+    assert not mismatch(levels, wanted[1], quantised=True)
 
 
 def test_refusals() -> None:

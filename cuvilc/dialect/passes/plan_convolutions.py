@@ -1,5 +1,7 @@
 """Bring convolutions into the one form that has a fast schedule: two spatial axes, forward.
 
+- float16 and bfloat16 become float32 before and come back after, as sums are float32 anyway; the
+  conversions fuse with what is around.
 - One spatial axis becomes two, the first of size 1, and so does the pair whose last has size 1:
   schedules tile along the last axis. The reshape back moves down past elementwise operations and
   pools, so that a chain of such layers is reshaped at its ends only.
@@ -35,12 +37,38 @@ def run(program: Program, context: PassContext) -> None:
     with program:
         for function in program.functions():
             for operation in list(ir.walk(ir.body(function))):
+                if operation.name in ("ai.conv", "ai.conv_transpose"):
+                    _in_float32(program, operation)
+            for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.conv_transpose":
                     _polyphase(program, operation, context)
             flat: dict[Value, Value] = {}  # a rank 3 value -> the rank 4 value that it is a view of
             for operation in list(ir.walk(ir.body(function))):
                 _widen(program, operation, flat)
             ir.drop_unused(ir.body(function))
+
+
+# ---- half precision
+
+
+def _in_float32(program: Program, operation: Operation) -> None:
+    """A convolution of a half as one of float32 between conversions."""
+    t = ir.type_of(operation.results[0])
+    if t.dtype not in ("float16", "bfloat16"):
+        return
+    with ir.before(operation):
+        operands = [_wide_values(program, v) for v in operation.operands]
+        y = ir.build(operation.name, *operands, **ir.attrs(operation))
+        ir.replace(operation, ir.build("ai.cast", y, dtype=t.dtype))
+
+
+def _wide_values(program: Program, value: Value) -> Value:
+    array = program.constant_array(value)
+    if array is None:
+        return ir.build("ai.cast", value, dtype="float32")
+    owner = ir.defining(value)
+    key = ir.attrs(owner).get("key", "w") if owner is not None else "w"
+    return ir.constant(program, array.astype(np.float32), f"{key}.float32")
 
 
 # ---- one spatial axis
