@@ -16,6 +16,7 @@ import numpy as np
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Shape
 from cuvilc.dialect.op import ShapeError
+from cuvilc.dialect.types import FLOATS
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
@@ -73,14 +74,20 @@ def random(n: Node) -> ir.Value:
     shape = n.ints("shape")
     if shape is None:
         raise ShapeError("the attribute `shape` is missing")
-    return _KINDS[n.op](n, shape, DTYPES[n.attr("dtype", 1)].name)
+    return _drawn(n, n.op, shape, DTYPES[n.attr("dtype", 1)].name)
 
 
 @importer(*(f"{name}Like" for name in _KINDS))
 def random_like(n: Node) -> ir.Value:
     dtype = n.attr("dtype", 0)
     name = DTYPES[dtype].name if dtype else n.type(0).dtype
-    return _KINDS[n.op.removesuffix("Like")](n, n.shape(0), name)
+    return _drawn(n, n.op.removesuffix("Like"), n.shape(0), name)
+
+
+def _drawn(n: Node, kind: str, shape: Shape, dtype: str) -> ir.Value:
+    if dtype not in FLOATS:
+        raise ShapeError(f"random numbers are floats, not {dtype}")
+    return _KINDS[kind](n, shape, dtype)
 
 
 @importer("Bernoulli")

@@ -102,6 +102,8 @@ def _region(n: Node, count: int) -> list[tuple[float, float]]:
     if found is None or found.size != 2 * count:
         raise DataDependent("the region of interest is")
     flat = found.astype(float).reshape(2, count)
+    if not np.isfinite(flat).all():
+        raise ShapeError("the region of interest is not finite")
     return [(float(a), float(b)) for a, b in flat.T]
 
 

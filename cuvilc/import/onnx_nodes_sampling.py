@@ -47,6 +47,8 @@ def deform_conv(n: Node) -> ir.Value:
     """Columns of sampled elements, times the weights as matrices, one a group."""
     x, w, groups = n[0], n[1], n.attr("group", 1)
     kernel, (batch, channels, *_) = kernel_of(n), shape_of(x)
+    if groups < 1:
+        raise ShapeError(f"{groups} groups")
     n.require_equal(channels, shape_of(w)[1] * groups)
     columns = ai(
         "deform_columns", x, n[2], n.get(4), kernel=kernel, groups=n.attr("offset_group", 1),
@@ -87,6 +89,8 @@ def max_unpool(n: Node) -> ir.Value:
     kernel = n.ints("kernel_shape") or ()
     strides, pads = n.ints("strides"), n.ints("pads")
     strides, pads = strides or (1,) * len(kernel), pads or (0,) * (2 * len(kernel))
+    if len(kernel) != len(shape_of(x)) - 2 or len(pads) != 2 * len(kernel):
+        raise ShapeError(f"a kernel of {len(kernel)} axes and {len(pads)} pads")
     sizes: list[Dim] = list(shape_of(x)[:2])
     for axis, (size, step) in enumerate(zip(kernel, strides, strict=True)):
         lost = pads[axis] + pads[axis + len(kernel)]

@@ -122,10 +122,12 @@ def mel_weight_matrix(n: Node) -> Val:
     _check_length(length)
     if not 0 <= bins * rows <= 64 * fourier.LONGEST:
         raise ShapeError(f"{bins} mel bins of {rows} frequencies")
+    if rate < 1 or not 0 <= low <= high < float("inf"):
+        raise ShapeError(f"{low} to {high} Hz of {rate}")
     low_mel, high_mel = (2595 * np.log1p(f / 700) / np.log(10) for f in (low, high))
     mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))
     corners = (length + 1) * (700 * np.expm1(mels / 2595 * np.log(10))) // rate
-    if rate < 1 or corners.min() < 0 or corners.max() >= rows:
+    if corners.max() >= rows:
         raise ShapeError(f"edges {low} to {high} Hz lie outside the spectrum of {rate} Hz")
     matrix, row = np.zeros((rows, bins)), np.arange(rows)
     for i, (left, centre, right) in enumerate(

@@ -111,6 +111,8 @@ def _pair_scores(n: Node, classes: int) -> ir.Value:
     Vectors of class i have their weights against class j > i in row j - 1, those of j in row i.
     """
     counts = n.attr("vectors_per_class")
+    if min(counts) < 0:
+        raise ShapeError(f"a class has {min(counts)} vectors")
     starts = np.concatenate([[0], np.cumsum(counts)])
     total = int(starts[-1])
     weights = np.array(n.attr("coefficients"), np.float32).reshape(-1, total)
