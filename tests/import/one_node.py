@@ -49,10 +49,16 @@ def results(
     return [ours[n] for n in names], [run[n] for n in names]
 
 
-def agree(folder: Path, node: Node, constants: Sequence[int] = (), wanted: Any = None) -> None:
-    """Assert that both are what onnxruntime (or onnx's reference, or `wanted`) has."""
+def agree(
+    folder: Path, node: Node, constants: Sequence[int] = (), wanted: Any = None,
+    quantised: bool = False,
+) -> None:  # fmt: skip
+    """Assert that both are what onnxruntime (or onnx's reference, or `wanted`) has.
+
+    quantised: integers were rounded from sums of floats, and may lie a step beside.
+    """
     wanted = expected(node) if wanted is None else wanted
     for found in results(folder, node, constants):
         for a, b in zip(found, wanted, strict=True):
-            wrong = mismatch(np.asarray(a), np.asarray(b))
+            wrong = mismatch(np.asarray(a), np.asarray(b), quantised)
             assert not wrong, wrong
