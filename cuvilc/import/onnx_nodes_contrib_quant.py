@@ -165,6 +165,9 @@ def matmul_nbits(n: Node) -> ir.Value:
     rows, columns, block = n.attr("N"), n.attr("K"), n.attr("block_size")
     blocks = -(-columns // block)
     n.require_equal(n.shape(0)[-1], columns)
+    packed = _packed_product(n, (rows, columns, block))
+    if packed is not None:
+        return add(packed, n.get(5))
     levels = _unpacked(n, 1, (rows, blocks * block))[:, :columns]
     scale = reshape(n[2], (rows, blocks))
     if n.has(3) and n.type(3).is_float:
@@ -184,6 +187,23 @@ def matmul_nbits(n: Node) -> ir.Value:
             "dequantize_linear", n.constant(levels), scale, n.constant(zeros), axis=1, block=block
         )
     return add(ai("matmul", n[0], cast(b, dtype_of(n[0])), transpose_b=True), n.get(5))
+
+
+def _packed_product(n: Node, sizes: tuple[int, int, int]) -> ir.Value | None:
+    """The product with the numbers as they are stored; None where that is not possible."""
+    rows, columns, block = sizes
+    bits, given = n.attr("bits", 4), n.array(1)
+    floats = n.type(0).dtype == n.type(2).dtype == "float32"
+    whole = columns % block == 0 and block * bits % 8 == 0 and given is not None
+    if not floats or not whole or (n.has(3) and n.type(3).is_float):
+        return None
+    _unpacked(n, 1, (rows, columns))  # checks the sizes
+    blocks = columns // block
+    width = columns * bits // 8
+    operands = [n.constant(given.reshape(rows, width)), reshape(n[2], (rows, blocks))]  # type: ignore[union-attr]
+    if n.has(3):
+        operands.append(n.constant(_unpacked(n, 3, (rows, blocks))))
+    return ai("matmul_nbits", n[0], *operands, bits=bits, block=block)
 
 
 def _unpacked(n: Node, i: int, shape: tuple[int, int]) -> np.ndarray:

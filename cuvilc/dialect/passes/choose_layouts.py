@@ -37,6 +37,8 @@ def run(program: Program, context: PassContext) -> None:
                     _pack_matrix(program, operation, context.panel)
                 elif operation.name in _DOTS:
                     _pack_groups(program, operation, context.panel)
+                elif operation.name == "ai.matmul_nbits":
+                    _pack_numbers(program, operation, context.panel)
             ir.drop_unused(ir.body(function))  # the row-major twins: a package holds each once
 
 
@@ -206,6 +208,16 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):
         operation.operands[1] = relayout_constant(program, b, f"pack{axis}_{panel}")
+
+
+def _pack_numbers(program: Program, operation: Operation, panel: int) -> None:
+    """Mark constant numbers of few bits, their scales and zero points as packed in panels."""
+    held = list(operation.operands)[1:]
+    owners = [ir.defining(v) for v in held]
+    if all(o is not None and o.name in ("ai.constant", "ai.full") for o in owners):
+        with ir.before(operation):
+            for i, value in enumerate(held, 1):
+                operation.operands[i] = relayout_constant(program, value, f"pack0_{panel}")
 
 
 def _pack_groups(program: Program, operation: Operation, panel: int) -> None:

@@ -1,0 +1,70 @@
+"""MatMulNBits: weights stay packed in the package, and the product is onnxruntime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from cuvilc.driver import BuildRequest, build
+from tests.models import agree
+from tests.models.computed_cases import floats, model, node, port
+
+CASES = {
+    "panels": (96, 128, 4, 32, True),
+    "columns that fill no panel": (45, 64, 4, 16, True),
+    "no zero points": (70, 128, 4, 128, False),
+    "bytes": (33, 64, 8, 16, True),
+    "bytes without zero points": (32, 32, 8, 32, False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_product_is_onnxruntimes(case: str, tmp_path: Path) -> None:
+    columns, depth, bits, block, zeros = CASES[case]
+    rng = np.random.default_rng(1)
+    blocks = depth // block
+    weights = {
+        "packed": rng.integers(0, 256, (columns, blocks, block * bits // 8), np.uint8),
+        "scale": rng.random(columns * blocks, np.float32),
+        "bias": floats(rng, columns),
+    }
+    inputs = "x packed scale"
+    if zeros:
+        width = -(-blocks * bits // 8)
+        weights["zero"] = rng.integers(0, 256, columns * width, np.uint8)
+        inputs += " zero"
+    product = node(
+        "MatMulNBits", inputs, "p", domain="com.microsoft", N=columns, K=depth, bits=bits,
+        block_size=block,
+    )  # fmt: skip
+    proto = model(
+        [product, node("Add", "p bias", "q"), node("Relu", "q", "y")],
+        [port("x", ["b", "n", depth])], [port("y", ["b", "n", columns])], **weights,
+    )  # fmt: skip
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    shapes = ((1, 1), (2, 9), (1, 40))
+    agree.check(path, tmp_path, [{"x": floats(rng, *s, depth)} for s in shapes])
+
+
+def test_a_package_is_no_larger_than_its_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    columns, depth, block = 1024, 2048, 32
+    product = node(
+        "MatMulNBits", "x packed scale", "y", domain="com.microsoft", N=columns, K=depth, bits=4,
+        block_size=block,
+    )  # fmt: skip
+    proto = model(
+        [product], [port("x", ["n", depth])], [port("y", ["n", columns])],
+        packed=rng.integers(0, 256, (columns, depth // block, block // 2), np.uint8),
+        scale=rng.random(columns * depth // block, np.float32),
+    )  # fmt: skip
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    report = build(BuildRequest(path, tmp_path / "m.cuvil", cpu="host", vectors=0))
+    assert report.metadata["weights"]["bytes"] <= 1.01 * path.stat().st_size
