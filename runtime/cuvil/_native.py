@@ -6,6 +6,7 @@ import _ctypes
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from ._error import CuvilError
@@ -87,13 +88,54 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 SLOW = {"cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy"}
 
 
+class _Names:
+    """Under which names files are loaded. The dynamic linker knows a library by its name as long as
+    anybody uses it, also when another file lies there by then, such as a package that was built
+    again; `/.` makes another name for the same place. A file that is loaded twice is mapped once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._used: dict[str, tuple[tuple[int, ...], int]] = {}  # name: (file, libraries)
+
+    def load(self, path: Path) -> tuple[str, ctypes.CDLL]:
+        """The library and the name that it got. OSError when the linker refuses it."""
+        name = self._take(path.resolve())
+        try:
+            return name, ctypes.CDLL(name)
+        except BaseException:
+            self.give(name)
+            raise
+
+    def _take(self, path: Path) -> str:
+        status = path.stat()
+        file = (status.st_dev, status.st_ino)  # not used again while the old file is mapped
+        name, folder = str(path), str(path.parent)
+        with self._lock:
+            while (held := self._used.get(name)) and held[0] != file:
+                folder += "/."
+                name = f"{folder}/{path.name}"
+            self._used[name] = (file, held[1] + 1 if held else 1)
+        return name
+
+    def give(self, name: str) -> None:
+        """One library less under the name."""
+        with self._lock:
+            file, libraries = self._used.pop(name)
+            if libraries > 1:
+                self._used[name] = (file, libraries - 1)
+
+
+_NAMES = _Names()
+
+
 class Library:
     """A loaded model.so, its functions by their names without `cuvil_`."""
 
     def __init__(self, path: Path, place: str) -> None:
         self.place = place
         try:
-            library = ctypes.CDLL(str(path.resolve()))
+            self._name, library = _NAMES.load(path)
             quick = ctypes.PyDLL(str(path), handle=library._handle)
             for name, (result, *arguments) in SIGNATURES.items():
                 function = getattr(library if name in SLOW else quick, name)
@@ -129,3 +171,4 @@ class Library:
     def unload(self) -> None:
         """Unmap the file. Nothing of it may be in use."""
         _ctypes.dlclose(self._handle)
+        _NAMES.give(self._name)

@@ -42,7 +42,9 @@ static inline void cuvil_dl_unload(cuvil_api *api)
 }
 
 /* NULL on success, else what is wrong (valid until this thread's next dl call). A path without a
- * slash is looked up like any library; write "./model.so" for one in the current folder. */
+ * slash is looked up like any library; write "./model.so" for one in the current folder. A file that
+ * was replaced while the old one is loaded needs another spelling of its path ("././model.so"): the
+ * linker goes by names. */
 static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
 {
     void *symbol;

@@ -257,6 +257,26 @@ def test_two_models_at_once(make):
     assert np.array_equal(b(np.array(True), x, x), x)
 
 
+def test_a_package_that_was_built_again_is_loaded_anew(make):
+    """While models of the older ones are in use, which keep what they had."""
+    x = np.ones(3, np.float32)
+    built = [fake_models.mlp(), fake_models.branch(), fake_models.mlp()]
+    place, models = make(built[0]), []
+    for image in built:
+        shutil.rmtree(place)
+        make(image).rename(place)
+        models += [cuvil.load(place), cuvil.load(place)]
+    for model in (*models[:2], *models[4:]):
+        assert model(np.zeros((2, 5), np.float32)).y.shape == (2, 7)
+    for model in models[2:4]:
+        assert np.array_equal(model(np.array(True), x, x), x)
+    for model in models[:5]:
+        model.close()
+    assert models[5](np.zeros((2, 5), np.float32)).y.shape == (2, 7)
+    models[5].close()
+    assert cuvil.load(place)(np.zeros((2, 5), np.float32)).y.shape == (2, 7)
+
+
 def test_import_takes_numpy_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import numpy; before = set(sys.modules);"
