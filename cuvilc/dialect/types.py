@@ -169,6 +169,7 @@ class TypeTable:
     def _spell(self, t: TensorType) -> ir.Type:
         if bytes_at_least(t) > MOST_BYTES:
             raise ValueError(f"{t} has more bytes than a machine can address")
+        _ = t.size_bytes  # an expression; TooComplex here rather than where memory is planned
         dims = "[" + ", ".join(f'"{d}"' for d in t.shape) + "]"
         encoding = ""
         if t.layout:

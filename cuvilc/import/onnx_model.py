@@ -343,7 +343,7 @@ def refusal(node: Any, versions: dict[str, int], attributes: Any) -> str | None:
 
 def _schema(domain: str, op: str, opset: int) -> Any:
     try:
-        return defs.get_schema(op, max(opset, 1), domain)
+        return defs.get_schema(op, min(max(opset, 1), defs.onnx_opset_version()), domain)
     except defs.SchemaError:
         return None
 

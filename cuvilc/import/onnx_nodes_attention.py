@@ -6,6 +6,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv
+from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, only
 from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
@@ -52,8 +53,10 @@ def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
     return cast(n[3], dtype_of(q))
 
 
-def split_heads(x: ir.Value, heads: Dim) -> ir.Value:
-    """[B, S, H·D] → [B, H, S, D]."""
+def split_heads(x: ir.Value, heads: Dim | None) -> ir.Value:
+    """[B, S, H·D] → [B, H, S, D]. ShapeError where the node does not say how many heads."""
+    if heads is None or (isinstance(heads, int) and heads < 1):
+        raise ShapeError(f"{heads or 'no'} heads")
     b, s, width = shape_of(x)
     wide = reshape(x, (b, s, heads, floordiv(width, heads)))
     return ai("transpose", wide, perm=(0, 2, 1, 3))

@@ -26,7 +26,7 @@ _BINARY = {
 _UNARY = {
     "Not": "logical_not", "BitwiseNot": "bit_not", "HardSwish": "hard_swish",
     **{name: name.lower() for name in (
-        "Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
+        "Abs", "Neg", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
         "Sin", "Cos",
         "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Erf",
         "Sigmoid",
@@ -185,7 +185,17 @@ def thresholded_relu(n: Node) -> ir.Value:
 
 @importer("Shrink")
 def shrink(n: Node) -> ir.Value:
-    return ai("shrink", n[0], bias=n.attr("bias", 0.0), lambd=n.attr("lambd", 0.5))
+    """Integers are compared and moved as real numbers; what is left is cut off."""
+    x = n[0] if n.type(0).is_float else cast(n[0], "float64")
+    y = ai("shrink", x, bias=n.attr("bias", 0.0), lambd=n.attr("lambd", 0.5))
+    return cast(y, n.type(0).dtype)
+
+
+@importer("Sign")
+def sign(n: Node) -> ir.Value:
+    if n.type(0).dtype.startswith("uint"):
+        return ai("minimum", n[0], ir.full(1, (), n.type(0).dtype))
+    return ai("sign", n[0])
 
 
 @importer("Gelu")

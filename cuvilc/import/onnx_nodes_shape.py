@@ -275,8 +275,9 @@ def split_sizes(n: Node, total: Dim) -> list[Dim]:
         return list(n.attr("split"))
     count = n.attr("num_outputs", n.results)
     part = D.ceildiv(total, count)
-    last = total - part * (count - 1)
-    return [part] * (count - 1) + [last]
+    if isinstance(total, int) and isinstance(part, int):
+        return [max(min(part, total - i * part), 0) for i in range(count)]
+    return [part] * (count - 1) + [total - part * (count - 1)]
 
 
 @importer("Split")

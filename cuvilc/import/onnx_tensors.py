@@ -92,7 +92,7 @@ class TensorReader:
 
     def _count(self, tensor: Any) -> int:
         dims = list(tensor.dims)
-        if any(d < 0 for d in dims) or prod(dims) > MAX_ELEMENTS:
+        if any(d < 0 for d in dims) or prod(d for d in dims if d) > MAX_ELEMENTS:
             raise self.error(codes.BAD_TENSOR, tensor, f"has impossible dimensions {dims}")
         return prod(dims)
 
@@ -152,6 +152,8 @@ class TensorReader:
 
     def _external(self, tensor: Any, dtype: np.dtype[Any], count: int) -> np.ndarray:
         entries = {e.key: e.value for e in tensor.external_data}
+        if not all(isinstance(text, str) for pair in entries.items() for text in pair):
+            raise self.error(codes.BAD_EXTERNAL, tensor, "has a location that is not UTF-8")
         data = self._open(tensor, entries.get("location", ""))
         try:
             offset = int(entries.get("offset", 0))

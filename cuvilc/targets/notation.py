@@ -9,6 +9,7 @@ tests/targets/test_notation.py measures it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -215,6 +216,8 @@ class Notation(Math, Narrow):
         """Division of floats; C's truncating division of integers (a zero divisor is a fault)."""
         dtype = _dtype(a)
         if dtype.startswith("float"):
+            if isinstance(b, tirx.FloatImm) and b.value == 0:  # which TVM would fold, and refuse to
+                return a * const(math.copysign(math.inf, b.value), dtype)
             return a / b
         return tirx.truncdiv(a, self._nonzero(b))
 

@@ -9,7 +9,15 @@ from tests.properties.draws import Case, Draw
 
 Maker = Callable[[Draw], Case]
 TABLE: dict[str, Maker] = {}
-_MODULES = ("contrib", "contrib_attention", "contrib_quant")
+_MODULES = (
+    "elementwise",
+    "reductions",
+    "shapes",
+    "neural",
+    "contrib",
+    "contrib_attention",
+    "contrib_quant",
+)
 
 
 def operator(name: str) -> Callable[[Maker], Maker]:

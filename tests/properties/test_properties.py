@@ -11,8 +11,8 @@ from tests.properties import check
 from tests.properties.draws import Draw
 from tests.properties.registry import operators
 
-EXAMPLES = 8
-COMPILED = 4  # of so many examples one is compiled, the others run in the interpreter
+EXAMPLES = 5
+COMPILED = 5  # of so many examples one is compiled, the others run in the interpreter
 
 
 @pytest.mark.parametrize("name", sorted(operators()))

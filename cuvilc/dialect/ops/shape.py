@@ -387,11 +387,12 @@ class DepthToSpace:
 
     def reference(x, *, block, mode):
         n, c, h, w = x.shape
+        deep = c // block**2
         if mode == "DCR":
-            parts = x.reshape(n, block, block, -1 if c else 0, h, w).transpose(0, 3, 4, 1, 5, 2)
+            parts = x.reshape(n, block, block, deep, h, w).transpose(0, 3, 4, 1, 5, 2)
         else:
-            parts = x.reshape(n, -1 if c else 0, block, block, h, w).transpose(0, 1, 4, 2, 5, 3)
-        return parts.reshape(n, c // block**2, h * block, w * block)
+            parts = x.reshape(n, deep, block, block, h, w).transpose(0, 1, 4, 2, 5, 3)
+        return parts.reshape(n, deep, h * block, w * block)
 
     def element(k, i, x, *, block, mode):
         n, c, h, w = i

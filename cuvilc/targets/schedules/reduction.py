@@ -78,7 +78,11 @@ class _Plan:
         def define(emitter: Emitter) -> None:
             variables = emitter.builder.start(self.digits)  # type: ignore[attr-defined]
             term = self.term(emitter)
-            emitter.define(self.anchor.results[0], lambda index: term(index, tuple(variables)))
+            result = self.anchor.results[0]
+            dtype = ir.type_of(result).dtype  # an index has another than what it points at
+            emitter.define(
+                result, lambda index: emitter.k.cast(term(index, tuple(variables)), dtype)
+            )
 
         report = probe(region, kept, define)
         loads = [a for a in report.accesses if not a.is_store and len(a.steps) > len(kept)]
