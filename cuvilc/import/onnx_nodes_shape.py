@@ -214,6 +214,7 @@ def slice_bounds(n: Node, sizes: Shape) -> SliceBounds:
     bounds: SliceBounds = []
     for start, end, a, step in zip(starts, ends, axes, steps, strict=True):
         a = axis(a, len(sizes))
+        step = max(-_FAR, min(step, _FAR))  # beyond, too, it takes one element
         bounds.append((a, *_slice_axis(sizes[a], start, end, step), step))
     return bounds
 
@@ -226,7 +227,8 @@ def _slice_axis(d: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
         first, last = _clamp(_from_end(start, d), 0, d), _clamp(_from_end(end, d), 0, d)
         return first, V.maximum(D.ceildiv(last - first, step), 0)
     first, last = _clamp(_from_end(start, d), 0, d - 1), _clamp(_from_end(end, d), -1, d - 1)
-    return first, V.maximum(D.ceildiv(first - last, -step), 0)
+    size = V.maximum(D.ceildiv(first - last, -step), 0)
+    return V.maximum(first, 0), V.minimum(size, d) if V.bounds(d)[0] <= 0 else size
 
 
 def _from_end(x: Dim, d: Dim) -> Dim:

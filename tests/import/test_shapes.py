@@ -123,7 +123,7 @@ def test_slices_at_run_time_sizes(tmp_path: Path) -> None:
 
     nodes, weights = [], {}
     far = 2**63 - 1
-    cases = [
+    cases = [  # from and to beyond either end, in steps longer than the axis, of none
         (0, far, 1),
         (1, -1, 1),
         (-3, far, 1),
@@ -131,6 +131,11 @@ def test_slices_at_run_time_sizes(tmp_path: Path) -> None:
         (2, far, 2),
         (-1, -far, -1),
         (3, 0, -2),
+        (far, -far - 1, -1),
+        (1, -far - 1, -1),
+        (-2, -far, -2),
+        (0, far, far),
+        (3, -far - 1, -far),
     ]
     for i, (start, end, step) in enumerate(cases):
         made, more = cut(f"y{i}", start, end, step)
@@ -138,7 +143,7 @@ def test_slices_at_run_time_sizes(tmp_path: Path) -> None:
         weights |= more
     outputs = [f"y{i}" for i in range(len(cases))]
     proto = model(nodes, [tensor("x", [2, "n"])], outputs, weights)
-    agree(load(tmp_path, proto), proto, (2, 9), (2, 4), (2, 3))
+    agree(load(tmp_path, proto), proto, (2, 9), (2, 4), (2, 3), (2, 1), (2, 0))
 
 
 def test_a_table_bounds_the_length(tmp_path: Path) -> None:
