@@ -7,14 +7,18 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import evaluate
+from cuvilc.dialect.ops.structure import computed_sizes
 
 _WIDENING = 8  # the interpreter's work per element it reads or writes, in FLOPs
+_COMPUTED = 8  # what a size that the model computes, such as the rounds of a loop, is taken for
 _WITHOUT_BLAS = 16  # products of integers are that much slower
 
 
 def cost(program: Any, sizes: Mapping[str, int]) -> int:
     """In FLOPs: products, and every element touched."""
     with program:
+        computed = dict.fromkeys(computed_sizes(ir.body(program.function("main"))), _COMPUTED)
+        sizes = computed | dict(sizes)
         return sum(_work(o, sizes) for o in ir.walk(ir.body(program.function("main"))))
 
 

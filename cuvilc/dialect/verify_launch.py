@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, evaluate, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
-from cuvilc.dialect.ops.structure import computed_sizes
+from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes, region_sizes
 
 _SAMPLES = (1, 2, 7, 64)
 
@@ -44,6 +44,7 @@ def verify_launch(program: Program) -> None:
         for operation in order:
             if operation.name.endswith(".launch"):
                 _check_call(program, operation)
+        _check_outputs(main, order)
         every = list(_held(program, order))
         _check_slots([one for one in every if one.slot is not None])
         held = [one for one in every if one.slot is None]
@@ -56,6 +57,22 @@ def verify_launch(program: Program) -> None:
                 continue
             arena = _number(ir.attrs(main)["arena_bytes"], sizes)
             _check_places(held, arena, sizes)
+
+
+def _check_outputs(main: Operation, order: list[Operation]) -> None:
+    """What is written into an output comes after all that binds the output's sizes."""
+    computed = set(computed_sizes(ir.body(main)))
+    types = [ir.type_of(v) for v in ir.terminator(ir.body(main)).operands]
+    bound: set[str] = set()
+    for operation in order:
+        bound |= set(region_sizes(operation))
+        for kind, where in ir.places(operation):
+            needed = {n for d in types[where].shape for n in symbols(d)} if kind == "output" else ()
+            if unbound := sorted((set(needed) & computed) - bound):
+                raise LaunchError(
+                    f"{operation.name} writes output {where} before its size {unbound[0]} is known"
+                )
+        bound |= set(defined_sizes(operation))
 
 
 def _check_call(program: Program, operation: Operation) -> None:

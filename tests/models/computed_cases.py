@@ -310,6 +310,24 @@ def reshape_by_data(rng: np.random.Generator) -> Case:
 
 
 @case
+def view_of_sizes_known_late(rng: np.random.Generator) -> Case:
+    """The last operation is a view whose sizes are computed after what it looks at."""
+    proto = model(
+        [
+            node("Range", "zero n one", "r"),
+            node("Neg", "r", "m"),
+            node("Add", "shape shape", "twice"),
+            node("Reshape", "m twice", "y"),
+        ],
+        [port("n", [], INT64), port("shape", [2], INT64)], [port("y", [None, None], INT64)],
+        zero=np.array(0), one=np.array(1),
+    )  # fmt: skip
+    return proto, [
+        {"n": np.array(a * b * 4), "shape": np.array([a, b])} for a, b in ((2, 3), (1, 1), (5, 2))
+    ]
+
+
+@case
 def slice_by_data(rng: np.random.Generator) -> Case:
     proto = model(
         [node("Slice", "x begin end", "y"), node("Relu", "y", "z")],

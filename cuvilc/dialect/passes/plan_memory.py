@@ -114,20 +114,30 @@ def _copy_operands(end: Operation, indices: Iterable[int]) -> None:
 
 
 def _claim_outputs(main: Operation) -> dict[Value, int]:
-    """Values that may be written into an output's memory directly; others are copied."""
+    """Values that may be written into an output's memory directly; others are copied.
+
+    A view may have sizes that are computed only after its source: until then the output has no
+    memory.
+    """
     end = ir.terminator(ir.body(main))
+    computed = set(computed_sizes(ir.body(main)))
     claimed: dict[Value, int] = {}
     for i, value in enumerate(list(end.operands)):
         source = _view_source(value)
         owner = ir.defining(source)
         direct = owner is not None and owner.name in ("ai.launch", "ai.dim_values")
-        if not direct or source in claimed:
+        late = (_sizes_in(value) - _sizes_in(source)) & computed
+        if not direct or late or source in claimed:
             with ir.before(end):
                 value = ir.build("ai.copy", value, place=("output", i))
             end.operands[i] = value
             source = value
         claimed[source] = i
     return claimed
+
+
+def _sizes_in(value: Value) -> set[str]:
+    return {name for d in ir.type_of(value).shape for name in symbols(d)}
 
 
 def _view_source(value: Value) -> Value:
