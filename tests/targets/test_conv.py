@@ -81,6 +81,7 @@ def test_sizes(size: Any, chip: Any) -> None:
         {"kernel": (1, 1), "strides": (2, 2), "pads": (0, 0, 0, 0)},
         {"kernel": (1, 1), "pads": (0, 0, 0, 0)},
         {"kernel": (1, 1), "pads": (1, 1, 1, 1)},
+        {"kernel": (1, 1), "pads": (0, 0, 2, 1)},
         {"kernel": (1, 5), "pads": (0, 2, 0, 2)},
         {"kernel": (2, 2), "pads": (0, 0, 0, 0)},
         {"kernel": (5, 3), "pads": (4, 2, 4, 2)},

@@ -37,8 +37,6 @@ class Axis:
     @property
     def all_inside(self) -> bool:
         """Whether it is certain that every tap of every window lies inside."""
-        if self.pad == 0 and self.kernel == 1 and self.is_static:
-            return True
         if not self.is_static:
             return self.pad == 0 and self._ends_inside()
         return all(len(self.taps(w)) == self.kernel for w in self._edge_windows())
