@@ -27,10 +27,16 @@ class InterpretError(ValueError):
 class Interpreter:
     """One run: values by SSA value, sizes by symbol."""
 
-    def __init__(self, program: Program, exact: bool = False) -> None:
-        """exact: keep float64 between operations instead of rounding each result to its dtype."""
+    def __init__(
+        self, program: Program, exact: bool = False, most_rounds: int | None = None
+    ) -> None:
+        """exact: keep float64 between operations instead of rounding each result to its dtype.
+
+        most_rounds: of all loops together; then InterpretError, as a loop may never end.
+        """
         self.program = program
         self.exact = exact
+        self.rounds_left = most_rounds
         self.values: dict[Value, np.ndarray] = {}
         self.sizes: dict[str, int] = {}
         self.arena: np.ndarray | None = None
@@ -90,6 +96,13 @@ class Interpreter:
                 self.finish(ir.type_of(value), np.asarray(array), operation), place
             )
 
+    def count_round(self) -> None:
+        """Another round of a loop begins."""
+        if self.rounds_left is not None:
+            if self.rounds_left == 0:
+                raise InterpretError("its loops run for too long")
+            self.rounds_left -= 1
+
     def places(self, operation: Operation) -> tuple[Any, ...]:
         """The planned place of each result; None above the launch level or outside the arena."""
         return self.concrete(ir.places(operation) or (None,) * len(operation.results))
@@ -129,16 +142,21 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 
 def interpret(
-    program: Program, feeds: Mapping[str, np.ndarray], exact: bool = False
+    program: Program,
+    feeds: Mapping[str, np.ndarray],
+    exact: bool = False,
+    most_rounds: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """The named outputs of `main` on named inputs. InterpretError for inputs that do not fit."""
+    """The named outputs of `main` on named inputs. InterpretError for inputs that do not fit, and
+    after `most_rounds` rounds of loops.
+    """
     with program:
         main = program.function("main")
         names = ir.attrs(main)
         missing = [n for n in names["input_names"] if n not in feeds]
         if missing:
             raise InterpretError(f"input {missing[0]!r} is missing")
-        results = Interpreter(program, exact).call(
+        results = Interpreter(program, exact, most_rounds).call(
             main, [np.asarray(feeds[n]) for n in names["input_names"]]
         )
         return dict(zip(names["output_names"], results, strict=True))

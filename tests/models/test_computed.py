@@ -19,7 +19,7 @@ from cuvilc.dialect.passes.context import PassContext
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import open_package
 from tests.models import agree
-from tests.models.computed_cases import CASES, Feeds
+from tests.models.computed_cases import CASES, Feeds, body, model, node, port
 from tests.tolerances import mismatch
 
 registry = import_module("cuvilc.import.registry")
@@ -77,3 +77,14 @@ def test_the_null_target_agrees(case: tuple[Path, list[Feeds], list[Any]]) -> No
     build(BuildRequest(path, package, target="null", vectors=0))
     model = open_package(package)
     check(model.run(feeds[0]), wanted[0], "null")
+
+
+def test_vectors_of_a_loop_that_never_ends(tmp_path: Path) -> None:
+    """Random inputs may never meet the condition: the build says so and goes on."""
+    inner = body([node("Identity", "s", "t")], [port("s", [2])], [port("t", [2])])
+    proto = model([node("Loop", "_ _ x", "y", body=inner)], [port("x", [2])], [port("y", [2])])
+    path = tmp_path / "endless.onnx"
+    path.write_bytes(proto.SerializeToString())
+    report = build(BuildRequest(path, tmp_path / "endless.cuvil", cpu="host"))
+    assert report.package is not None
+    assert "its loops run for too long" in report.notes[0]

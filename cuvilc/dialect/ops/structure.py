@@ -174,6 +174,7 @@ def run_loop(interpreter: Any, operation: Any, values: list[Any]) -> list[Any]:
         sizes[attrs["counter"]] = done
         if not going or 0 <= trip <= done:
             break
+        interpreter.count_round()
         carried = zip(block.arguments, values, places[: len(values)], strict=True)
         interpreter.values |= {a: interpreter.put(v, place) for a, v, place in carried}
         results = [np.array(r) for r in interpreter.run_block(block)]
