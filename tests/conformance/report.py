@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
+from tests.conformance.cases import CATEGORIES
+
 KINDS = ("passed", "failed", "refused")
 WIDTH = 140
 Outcomes = Sequence[Mapping[str, str]]
@@ -27,7 +29,7 @@ shapes or axes as inputs, which decide the sizes of outputs, and is refused for 
 constants, as in real models.
 """
 _RIVAL = """\
-onnxruntime runs the same models in the same process, compared by the same code and tolerances. What
+onnxruntime runs the same models on the same inputs, compared by the same code and tolerances. What
 it will not load or run counts as refused.
 """
 
@@ -69,10 +71,10 @@ def _table(key: str, results: Outcomes, rival: Mapping[str, Mapping[str, str]] |
     groups: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for outcome in results:
         groups[outcome[key]].append(outcome)
-    names = sorted(groups, key=None if key == "operator" else list(groups).index)
+    order = [c for c in CATEGORIES if c in groups] if key == "category" else sorted(groups)
     heads = [key, *KINDS, *(f"onnxruntime {k}" for k in KINDS if rival)]
     lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
-    for name, rows in [*((n, groups[n]) for n in names), ("**all**", list(results))]:
+    for name, rows in [*((n, groups[n]) for n in order), ("**all**", list(results))]:
         counts = [*_counts(rows).values()]
         if rival:
             counts += _counts([rival[o["name"]] for o in rows]).values()
