@@ -22,7 +22,8 @@ def _cut(expression: str) -> str:
 
 def size_text(value: int | str, sizes: Mapping[str, int]) -> str:
     """An amount of bytes; where it depends on sizes, its value at `sizes` with the expression."""
-    from cuvilc.dialect.dims import parse, symbols  # noqa: PLC0415
+    from cuvilc.dialect.dims import symbols  # noqa: PLC0415
+    from cuvilc.dialect.dims_text import parse  # noqa: PLC0415
     from cuvilc.inspect import amount  # noqa: PLC0415
 
     text = bytes_text(amount(value, sizes))

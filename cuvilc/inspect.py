@@ -12,7 +12,8 @@ from typing import Any
 
 from cuvilc.artifact import Package, input_symbols, read_package
 from cuvilc.diagnostics import CuvilError
-from cuvilc.dialect.dims import evaluate, parse, symbols
+from cuvilc.dialect.dims import evaluate, symbols
+from cuvilc.dialect.dims_text import parse
 
 
 def load(path: Path) -> Package:

@@ -23,7 +23,8 @@ from cuvilc.codes_runtime import (
     WRONG_SHAPE,
 )
 from cuvilc.diagnostics import CuvilError, fail
-from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.dialect.dims import evaluate
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.narrow import NARROW_FLOATS, NARROW_INTEGERS
 from cuvilc.open_package import open_package
 from cuvilc.vectors import random_array, tolerance_of, trials

@@ -38,7 +38,8 @@ from types import new_class
 from typing import Any, ClassVar
 
 from cuvilc._mlir import ext, ir, irdl, register_type_caster
-from cuvilc.dialect.dims import Expr, parse
+from cuvilc.dialect.dims import Expr
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.types import TensorType
 
 _OPERAND_KINDS = {"Tensor": "one", "Tensor | None": "optional", "Tensors": "many"}

@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 
 from cuvilc._mlir import ir
-from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, parse, product
+from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, product
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.dot_layout import dot_shape, from_dot, to_dot
 from cuvilc.dialect.narrow import NARROW_INTEGERS, as_numpy
 from cuvilc.dialect.narrow import numpy_dtype as numpy_dtype

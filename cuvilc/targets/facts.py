@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cuvilc.dialect import dims
 from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims_text import parse
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,6 @@ class Facts:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Facts:
-        sizes = {k: dims.parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
-        scalars = tuple(dims.parse(s) for s in values["scalars"])
+        sizes = {k: parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
+        scalars = tuple(parse(s) for s in values["scalars"])
         return Facts(values["schedule"], scalars, misses=tuple(values["misses"]), **sizes)

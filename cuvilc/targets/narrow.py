@@ -36,7 +36,7 @@ class Narrow:
         raise NotImplementedError
 
     def own_bits(self, value: Any, dtype: str) -> Any:
-        """What is stored as a narrow element, without bits beyond its own (int4, int2: the sign)."""
+        """What is stored as a narrow element, without bits beyond its own (int4, int2: sign)."""
         bits, stored = bits_of(dtype), STORED[dtype]
         if bits == 8:
             return value
@@ -108,12 +108,12 @@ class Narrow:
         return tirx.Cast("uint8", self._specials(code, magnitude, sign, form, saturate))
 
     def _nearest(self, magnitude: Any, form: Format) -> Any:
-        """The code nearest to a float32 ≥ 0, ties to even; above `largest` where it is too great."""
+        """The code nearest to a float32 ≥ 0, ties to even; above `largest` where that is less."""
         shift = _MANTISSA - form.mantissa
         odd = (magnitude >> _u(shift)) & _u(1)
         whole = (magnitude + _u((1 << (shift - 1)) - 1) + odd) >> _u(shift)
         whole = whole - _u((_ONE - form.bias) << form.mantissa)
-        # Below the least normal number the float adder rounds: the last bit of 2ⁿ is worth one code.
+        # Below the least normal number the float adder rounds: 2ⁿ's last bit is worth one code.
         anchor = _u((_ONE + _MANTISSA + 1 - form.bias - form.mantissa) << _MANTISSA)
         small = tirx.reinterpret("uint32", _float(magnitude) + _float(anchor)) - anchor
         return tirx.Select(magnitude < _u((_ONE + 1 - form.bias) << _MANTISSA), small, whole)

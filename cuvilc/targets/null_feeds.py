@@ -10,7 +10,8 @@ import numpy as np
 
 from cuvilc.codes_runtime import WRONG_DTYPE, WRONG_NAMES, WRONG_SHAPE
 from cuvilc.diagnostics import CuvilError, fail
-from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.dialect.dims import evaluate
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.types import numpy_dtype
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuvilc.dialect import dims
-from cuvilc.dialect.dims import Dim, bounds, broadcast, evaluate, parse, symbol
+from cuvilc.dialect.dims import Dim, bounds, broadcast, evaluate, symbol
+from cuvilc.dialect.dims_text import parse
 
 NAMES = ("a", "b", "c")
 SIZES = st.fixed_dictionaries({n: st.integers(0, 40) for n in NAMES})

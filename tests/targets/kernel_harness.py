@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import evaluate, parse
+from cuvilc.dialect.dims import evaluate
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.types import TensorType, from_layout, numpy_dtype, to_layout

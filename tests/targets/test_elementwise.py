@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import parse, symbol
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.schedules import elementwise
 from tests.targets.kernel_harness import CHIPS, V3, V4, Kernel, check, compare, program_of, tensor

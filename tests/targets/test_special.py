@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import parse
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import (

@@ -12,7 +12,8 @@ import numpy as np
 
 import cuvilc.dialect.ops  # noqa: F401  (declares every operation)
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import evaluate, is_static, parse
+from cuvilc.dialect.dims import evaluate, is_static
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.narrow import NARROW_FLOATS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cuvilc.dialect.dims import parse, symbol
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import Sample, ShapeError
 from cuvilc.dialect.types import TensorType

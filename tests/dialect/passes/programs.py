@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import evaluate, parse, symbols
+from cuvilc.dialect.dims import evaluate, symbols
+from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.op import write_attr
