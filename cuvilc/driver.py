@@ -186,9 +186,7 @@ class _Build:
     def phases(self) -> None:
         request = self.request
         with self.phase("import"):
-            program = load_model(
-                request.model, request.shapes, request.dims, request.elements
-            )
+            program = load_model(request.model, request.shapes, request.dims, request.elements)
             self.report.program = program
         with self.phase("verify"):
             self.verify(program, "import")

@@ -102,8 +102,7 @@ def _check_call(program: Program, operation: Operation) -> None:
 
 
 def _last_uses(order: list[Operation]) -> dict[Value, int]:
-    """The last operation that reads each value, through any chain of views and round of a loop.
-    """
+    """The last operation that reads each value, through any chain of views and round of a loop."""
     last: dict[Value, int] = {}
     for number, operation in enumerate(order):
         for value in operation.operands:

@@ -85,8 +85,7 @@ class Converter:
         return points[last[0]]() if last else mlir.InsertionPoint.at_block_begin(self.main)
 
     def new_size(self, range_: ir.Range, bound: Callable[[], Any]) -> str:
-        """A symbol for a size that the model computes. `bound()`: the point from which on it holds.
-        """
+        """A symbol for a computed size; `bound()` is the insertion point from which on it holds."""
         number = 1
         while f"n{number}" in self.program.ranges or f"n{number}" in self.reserved:
             number += 1
