@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cuvilc.codes_runtime import WRONG_NAMES
-from cuvilc.diagnostics import CuvilError, define, fail
+from cuvilc.diagnostics import INTERNAL, CuvilError, define, fail
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import import_runtime, open_package
 
@@ -34,7 +34,8 @@ and give the file to `cuvil.compile`.
 """,
 )
 _OPTIONS = (
-    "target", "cpu", "shapes", "dims", "jobs", "use_cache", "verify", "vectors", "precision",
+    "target", "cpu", "shapes", "dims", "elements", "jobs", "use_cache", "verify", "vectors",
+    "precision",
 )  # fmt: skip
 _LATER = ("accelerate", "mlir")
 
@@ -46,26 +47,38 @@ def compile(
 
     model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays,
     or a dict by name; the model is run on it once, so that what does not fit shows here. options:
-    those of BuildRequest (target, cpu, shapes, dims, jobs, use_cache, verify, vectors,
-    precision). The package lives in a temporary folder until the model is collected; `cuvilc
-    build` makes one to keep. Raises cuvil.CuvilError.
+    those of BuildRequest (target, cpu, shapes, dims, elements, jobs, use_cache, verify, vectors,
+    precision), such as dims={"batch": (1, 8), "height": 224, "seq": (1, None)}. The package lives
+    in a temporary folder until the model is collected; `cuvilc build` makes one to keep. Raises
+    cuvil.CuvilError.
     """
     cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
         raise TypeError(f"compile() has no option `{unknown[0]}`; it has {', '.join(_OPTIONS)}")
+    options["dims"] = {n: _range(n, given) for n, given in options.get("dims", {}).items()}
     folder = Path(tempfile.mkdtemp(prefix="cuvil-"))
     try:
         loaded = _build_and_load(model, folder, threads, options, cuvil)
         _try(loaded, example_input)
     except CuvilError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not any(d.code == INTERNAL for d in error.diagnostics):  # its report lies there
+            shutil.rmtree(folder, ignore_errors=True)
         raise _as_runtime_error(error, cuvil) from error
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(loaded, shutil.rmtree, folder, True)
     return loaded
+
+
+def _range(name: str, given: Any) -> tuple[int, int | None]:
+    """A range as (least, greatest), of a number or such a pair. TypeError."""
+    pair = (given, given) if isinstance(given, int) else given
+    match pair:
+        case (int() as lo, int() | None as hi):
+            return lo, hi
+    raise TypeError(f"dims[{name!r}] is {given!r}; give a size, or (least, greatest or None)")
 
 
 def _build_and_load(
@@ -112,11 +125,11 @@ def _try(model: Any, example: Any) -> None:
 
 
 def _as_runtime_error(error: CuvilError, cuvil: Any) -> Exception:
-    """The exception that users of `cuvil` catch; further diagnostics follow in its message."""
-    first, *others = error.diagnostics
-    lines = [first.message, *first.evidence.splitlines(), *first.notes]
-    lines += [other.render() for other in others]
-    made: Exception = cuvil.CuvilError(first.code, "\n".join(lines), first.place, first.help)
+    """The exception that users of `cuvil` catch: the first diagnostic, and the text of all."""
+    first = error.diagnostics[0]
+    made: Exception = cuvil.CuvilError(
+        first.code, first.message, first.place, first.help, str(error)
+    )
     return made
 
 

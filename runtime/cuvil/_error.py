@@ -11,15 +11,23 @@ HELP = {
 
 
 class CuvilError(Exception):
-    """What went wrong: `code` ("CUV606", see `cuvilc explain`), `message`, `place`, `help`."""
+    """What went wrong: `code` ("CUV606", see `cuvilc explain`), `message`, `place`, `help`.
 
-    def __init__(self, code: str, message: str, place: str = "", help: str = "") -> None:
-        super().__init__(code, message, place, help)
+    `text`: what `str` gives where the compiler has more to say, such as several errors.
+    """
+
+    def __init__(
+        self, code: str, message: str, place: str = "", help: str = "", text: str = ""
+    ) -> None:
+        super().__init__(code, message, place, help, text)
         self.code = code
         self.message = message
         self.place = place
         self.help = help or HELP.get(code, f"see `cuvilc explain {code}`")
+        self.text = text
 
     def __str__(self) -> str:
+        if self.text:
+            return self.text
         place = f"\n  --> {self.place}" if self.place else ""
         return f"error[{self.code}]: {self.message}{place}\n   = help: {self.help}"

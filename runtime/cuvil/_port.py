@@ -155,11 +155,13 @@ class Outputs(tuple[np.ndarray, ...]):
         return self
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str) and key not in self.names:
+            raise KeyError(f"no output `{key}`; there are {', '.join(self.names)}")
         return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name == "names" or name not in self.names:
-            raise AttributeError(name)
+            raise AttributeError(f"no output `{name}`")
         value: np.ndarray = self[self.names.index(name)]
         return value
 

@@ -34,7 +34,11 @@ class Row(NamedTuple):
 
 
 class Profile(tuple[Row, ...]):
-    """Rows of a model's steps, the slowest first. `print` shows a table."""
+    """Rows of a model's steps, the slowest first. `print` shows a table.
+
+    thr: threads that took part; Gcost/s: an Event's cost over its time, near the CPU's FLOP/s where
+    a kernel is good.
+    """
 
     __slots__ = ()
 
@@ -63,7 +67,13 @@ class Profile(tuple[Row, ...]):
         for row in self:
             rate = row.cost / row.time_us / 1000 if row.time_us else 0.0
             lines.append(
-                f"{row.time_us:>7.1f} us  {row.time_us / total:>6.1%}  {row.threads:>3}  "
-                f"{rate:>8.1f}  {row.kernel}  {row.layer}"
+                f"{row.time_us:>7.1f} µs  {row.time_us / total:>6.1%}  {row.threads:>3}  "
+                f"{rate:>8.1f}  {row.kernel}  {_ends(row.layer)}"
             )
-        return "\n".join([*lines, f"{self.total_us:>7.1f} us  in {len(self)} steps"])
+        return "\n".join([*lines, f"{self.total_us:>7.1f} µs  in {len(self)} steps"])
+
+
+def _ends(layer: str) -> str:
+    """The first and the last of the nodes that one kernel computes."""
+    nodes = layer.split(" + ")
+    return layer if len(nodes) < 4 else f"{nodes[0]} + … + {nodes[-1]}"

@@ -9,10 +9,15 @@ from pathlib import Path
 import cuvil
 import numpy as np
 import pytest
+from onnx import helper
 
+from cuvilc import api
+from cuvilc.diagnostics import internal_error
+from cuvilc.driver import BuildRequest
 from tests.tolerances import mismatch
 
 from .helpers import dense
+from .helpers import model as onnx_model
 
 X = np.ones((2, 8), np.float32)
 
@@ -96,3 +101,41 @@ def test_open_package_opens_both(built: Path) -> None:
         model.close()
     for a, b in zip(results[0].values(), results[1].values(), strict=True):
         assert not mismatch(a, b)
+
+
+def test_dims_and_elements(model: Path, tmp_path: Path) -> None:
+    assert cuvil.compile(model, target="null", dims={"batch": 4})(np.ones((4, 8), np.float32))
+    with pytest.raises(cuvil.CuvilError, match="CUV606"):
+        cuvil.compile(model, X, target="null", dims={"batch": (4, None)})
+    for wrong in ("4", (1, 2, 3), (1, "x"), None):
+        with pytest.raises(TypeError, match=r"dims\['batch'\]"):
+            cuvil.compile(model, target="null", dims={"batch": wrong})
+    with pytest.raises(cuvil.CuvilError, match="no sequence"):
+        cuvil.compile(model, target="null", elements={"x": 2})
+
+
+def test_every_error_of_the_compiler_is_told_whole(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Fandango", ["x"], ["y"], domain="music"),
+        helper.make_node("Bolero", ["y"], ["z"], domain="music"),
+    ]
+    proto = onnx_model(nodes, {"x": [1, 2]}, ["z"])
+    proto.opset_import.append(helper.make_opsetid("music", 1))
+    with pytest.raises(cuvil.CuvilError) as caught:
+        cuvil.compile(proto)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"error[CUV104]: {caught.value.message}"
+    assert lines[1].startswith("  --> ")
+    assert "   |  %z = Bolero(%y)" in lines
+
+
+def test_the_report_of_an_internal_error_stays(
+    model: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(request: BuildRequest) -> None:
+        raise internal_error(KeyError("n1"), request.output.with_suffix(".crash.txt"), {})
+
+    monkeypatch.setattr(api, "build", breaks)
+    with pytest.raises(cuvil.CuvilError, match="CUV900"):
+        cuvil.compile(model)
+    assert len(list(temporary.glob("*/*.crash.txt"))) == 1

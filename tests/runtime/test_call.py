@@ -100,6 +100,8 @@ def test_empty_batch(load):
 def test_several_outputs_by_place_and_name(load):
     outputs = load(fake_models.mlp())(x=batch(2))
     assert outputs.names == ("y", "shape")
+    with pytest.raises(KeyError, match="no output `z`; there are y, shape"):
+        outputs["z"]
     assert outputs["y"] is outputs.y is outputs[0]
     with pytest.raises(AttributeError):
         _ = outputs.z
