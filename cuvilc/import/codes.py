@@ -87,11 +87,13 @@ Next step: keep the data file beside the model, under the name that the model gi
 
 BAD_SHAPE_OPTION = define(
     "CUV108",
-    "--shape or --dim does not fit the model",
+    "--shape, --dim or --elements does not fit the model",
     """\
 `--shape INPUT=1,3,224,224` fixes the sizes of one input (`?` leaves a size as the model has it);
-`--dim NAME=1..64` gives the range of a named size, `--dim NAME=8` fixes it. The message lists the
-model's inputs and names.
+`--dim NAME=1..64` gives the range of a named size, `--dim NAME=8` fixes it; `--elements INPUT=3`
+says how many tensors a sequence has.
+
+Next step: `cuvilc build MODEL --dry-run` lists the model's inputs and the names of its sizes.
 """,
     exit_code=2,
 )
@@ -126,11 +128,13 @@ BAD_TYPE = define(
     "an input, output or weight has a type that packages do not hold",
     """\
 Packages hold tensors of float64, float32, float16, bfloat16, floats of 8, 6 and 4 bits, integers of
-2 to 64 bits and bool. Strings, sequences, maps, optional and sparse values and complex numbers are
-refused.
+2 to 64 bits and bool. Strings, maps, sparse values and complex numbers are refused; of a ZipMap,
+as scikit-learn models end in, the output is the tensor of its values. A sequence becomes one tensor
+for each element, and so its length must be known: `--elements INPUT=3` gives an input's,
+`--elements INPUT=0` says that an optional one is absent.
 
-Next step: move the string or sequence handling out of the model (tokenisers, ZipMap: export
-scikit-learn models with `options={"zipmap": False}`).
+Next step: move what is refused out of the model, such as a tokeniser; let an exporter's options
+turn labels that are strings into numbers.
 """,
 )
 

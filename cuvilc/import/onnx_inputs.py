@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Inputs:
     optional: dict[str, bool] = field(default_factory=dict)  # optional input -> whether it is given
 
     def listing(self) -> str:
-        shown = ", ".join(f"{n}: {t}" for n, t in self.types.items())
+        shown = ", ".join(f"{n}: {t.dtype}{_spelled(t.shape)}" for n, t in self.types.items())
         names = ", ".join(sorted(self.ranges)) or "none"
         return f"inputs: {shown or 'none'}; sizes by name: {names}"
 
@@ -89,7 +90,16 @@ def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str
 
 
 def _error(path: Path, inputs: Inputs, message: str) -> CuvilError:
+    """A name that the model does not have, once all that it has is read."""
     return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), notes=[inputs.listing()])
+
+
+def _misfit(path: Path, message: str, help: str = "") -> CuvilError:
+    return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), help=help)
+
+
+def _spelled(shape: Iterable[Dim]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def _read_input(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -> None:
@@ -134,9 +144,10 @@ def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -
     given = options.shapes.get(info.name)
     if not tensor.HasField("shape"):
         if given is None:
-            raise _error(
-                path, inputs, f"input `{info.name}` has no shape in the model: give --shape"
-            )
+            raise _misfit(
+                path, f"input `{info.name}` has no shape in the model: give --shape",
+                f"--shape {info.name}=1,3,224,224 says its sizes, `?` leaves one open",
+            )  # fmt: skip
         return TensorType(
             tuple(
                 inputs.name_size("", f"{info.name}_{i}") if d is None else d
@@ -145,12 +156,11 @@ def _input_type(path: Path, info: Any, options: ImportOptions, inputs: Inputs) -
             dtype.name,
         )
     declared = list(tensor.shape.dim)
-    if given is not None and len(given) != len(declared):
-        raise _error(
-            path, inputs,
-            f"--shape gives `{info.name}` {len(given)} sizes, the model has {len(declared)}",
-        )  # fmt: skip
     sizes = [_declared_size(d, f"{info.name}_{i}", inputs) for i, d in enumerate(declared)]
+    if given is not None and len(given) != len(sizes):
+        many = f"{len(given)} size{'s' * (len(given) != 1)}"
+        message = f"--shape gives `{info.name}` {many}, the model has {len(sizes)}"
+        raise _misfit(path, f"{message}: {_spelled(sizes)}" if sizes else f"{message}: a scalar")
     for i, (fixed, size) in enumerate(zip(given or (), sizes, strict=bool(given))):
         if fixed is not None:
             _fix(path, inputs, info.name, i, size, fixed)
@@ -169,9 +179,8 @@ def _declared_size(d: Any, fallback: str, inputs: Inputs) -> Dim:
 def _fix(path: Path, inputs: Inputs, name: str, i: int, size: Dim, fixed: int) -> None:
     """Record that --shape fixes a size: a symbol gets a range of one number."""
     if fixed < 0 or (isinstance(size, int) and size != fixed):
-        raise _error(
-            path, inputs, f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}"
-        )
+        message = f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}"
+        raise _misfit(path, message)
     if not isinstance(size, int):
         _set_range(path, inputs, str(size), fixed, fixed)
 
@@ -182,10 +191,10 @@ def _set_range(path: Path, inputs: Inputs, name: str, lo: int, hi: int | None) -
     if found is None:
         raise _error(path, inputs, f"--dim names `{name}`, which the model does not have")
     if lo < 0 or (hi is not None and hi < lo):
-        raise _error(path, inputs, f"--dim gives `{name}` the empty range {lo}..{hi}")
+        raise _misfit(path, f"--dim gives `{name}` the empty range {lo}..{hi}")
     before = inputs.ranges[found]
     if before[0] == before[1] and before != (lo, hi):
-        raise _error(path, inputs, f"`{name}` is given as {before[0]} and as {lo}")
+        raise _misfit(path, f"`{name}` is given as {before[0]} and as {lo}")
     inputs.ranges[found] = (lo, hi)
 
 

@@ -389,7 +389,9 @@ def _missing(
     graph, index, node = where[0]
     spelled = f"{domain}::{op}" if domain else op
     inputs = ", ".join(f"%{name}" for name in node.input)
-    notes = [f"all other {rest} nodes import"]
+    notes = []
+    if rest:
+        notes = [f"the other {rest} nodes import" if rest > 1 else "the other node imports"]
     if len(where) > 1:
         names = ", ".join(f"`{n.name or n.op_type}`" for _, _, n in where[:SHOWN_NODES])
         notes.insert(0, f"{len(where)} nodes: {names}{', …' if len(where) > SHOWN_NODES else ''}")

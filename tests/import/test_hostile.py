@@ -114,7 +114,7 @@ def test_all_unsupported_operators_at_once(tmp_path: Path) -> None:
     assert [d.code for d in found] == ["CUV104"] * 3
     assert "StringNormalizer" in found[0].message
     assert "2 nodes" in found[0].notes[0]
-    assert "all other 1 nodes import" in found[0].notes[1]
+    assert "the other node imports" in found[0].notes[1]
     assert "sideways" in found[2].message
 
 
