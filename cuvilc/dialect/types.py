@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from cuvilc._mlir import ir
-from cuvilc.dialect.dims import Dim, Shape, ceildiv, is_static, product
+from cuvilc.dialect.dims import Dim, Expr, Shape, ceildiv, is_static, product
 from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.dot_layout import dot_shape, from_dot, to_dot
 from cuvilc.dialect.narrow import NARROW_INTEGERS, as_numpy
@@ -168,7 +168,8 @@ class TypeTable:
         return found
 
     def _spell(self, t: TensorType) -> ir.Type:
-        if bytes_at_least(t) > MOST_BYTES:
+        factors = (c for d in t.shape if isinstance(d, Expr) for _, c in d.terms)
+        if bytes_at_least(t) > MOST_BYTES or any(abs(c) > MOST_BYTES for c in factors):
             raise ValueError(f"{t} has more bytes than a machine can address")
         _ = t.size_bytes  # an expression; TooComplex here rather than where memory is planned
         dims = "[" + ", ".join(f'"{d}"' for d in t.shape) + "]"

@@ -267,7 +267,8 @@ class Val:
     def known(content: np.ndarray, dtype: str, key: str) -> Val:
         """Of an object array; becomes a plain constant when nothing in it is symbolic."""
         if not symbolic(*content.reshape(-1)):
-            plain = np.array(content.tolist(), dtype=np.dtype(dtype)).reshape(content.shape)
+            flat = content.reshape(-1).tolist()  # (2⁶³ - 1, 0) would be a list of lists
+            plain = np.array(flat, dtype=np.dtype(dtype)).reshape(content.shape)
             return Val.constant(plain, key)
         return Val(tuple(content.shape), dtype, content, key=key)
 

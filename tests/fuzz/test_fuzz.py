@@ -17,6 +17,7 @@ SEEDS = 1500
 # Seeds whose models once ended as none may, each of its own kind.
 FOUND = (
     248, 445, 464, 752, 909, 957, 4933, 6335, 6639, 10376, 11223, 14263, 15296, 16326, 16914, 22986,
+    52154, 53743,
 )  # fmt: skip
 
 

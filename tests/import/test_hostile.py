@@ -358,3 +358,18 @@ def test_zero_points_that_vary_along_the_sum(tmp_path: Path) -> None:
     nodes = [node("MatMulInteger", "a b one z", "y")]
     proto = model(nodes, inputs, ["y"], {"one": np.zeros(1, np.uint8)})
     assert code(saved(tmp_path, proto)) == "CUV110"
+
+
+def test_pads_beyond_any_size(tmp_path: Path) -> None:
+    """Of an open size, where only the sum of both would tell."""
+    pads = {"p": np.array([2**63 - 1, 0], np.int64)}
+    proto = model([node("Pad", "x p", "y")], [tensor("x", ["n"])], ["y"], pads)
+    found = refusal(saved(tmp_path, proto)).diagnostics[0]
+    assert (found.code, "more bytes than" in found.message) == ("CUV110", True)
+
+
+def test_constant_indices_outside_are_left_to_the_run(tmp_path: Path) -> None:
+    weights = {"w": np.ones((2, 3), np.float32), "i": np.full((2, 3), 9, np.int64)}
+    nodes = [node("GatherElements", "w i", "g"), node("Add", "x g", "y")]
+    path = saved(tmp_path, model(nodes, [X], ["y"], weights))
+    build(BuildRequest(path, tmp_path / "y.cuvil", target="null", vectors=0))

@@ -58,8 +58,7 @@ class _Folder:
         self.folded: list[Node] = []
 
     def visit(self, node: Node) -> None:
-        if self.fits(node):
-            self.fold(node)
+        if self.fits(node) and self.fold(node):
             return
         for i, value in enumerate(node.operands):
             if value in self.arrays:
@@ -100,9 +99,14 @@ class _Folder:
             return True
         return False
 
-    def fold(self, node: Node) -> None:
+    def fold(self, node: Node) -> bool:
+        """Evaluate the node. False where an index lies outside: the run decides about that."""
         operands = [self.known(v) for v in node.operands]
-        results = _evaluate(node, operands, [self.graph.type(r) for r in node.results])
+        try:
+            results = _evaluate(node, operands, [self.graph.type(r) for r in node.results])
+        except IndexError as error:
+            self.context.miss(NAME, node.op, str(error))
+            return False
         stem = "+".join(dict.fromkeys(n for v in node.operands if (n := self.name(v)))) or node.name
         for value, array in zip(node.results, results, strict=True):
             self.arrays[value] = array
@@ -112,6 +116,7 @@ class _Folder:
             self.used(value)
         self.folded.append(node)
         self.context.apply(NAME)
+        return True
 
     def known(self, value: Value) -> np.ndarray:
         return self.arrays[value] if value in self.arrays else self.graph.array(value)
