@@ -227,8 +227,11 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def validate(metadata: object, place: str = METADATA_FILE) -> None:
-    """`metadata` is of a major version that is known and fits the schema; else CUV521, CUV522."""
+def validate(metadata: object, place: str = METADATA_FILE, *, image: bool = False) -> None:
+    """`metadata` is of a major version that is known and fits the schema; else CUV521, CUV522.
+
+    `image`: it is the copy in model.so, which has no `files`.
+    """
     major = _major(metadata, place)
     known = int(SCHEMA_VERSION.split(".")[0])
     if major > known:
@@ -240,7 +243,8 @@ def validate(metadata: object, place: str = METADATA_FILE) -> None:
     # Imported here: it takes 0.15 s, which commands that read no package should not pay.
     from jsonschema import Draft202012Validator  # noqa: PLC0415
 
-    errors = Draft202012Validator(schema()).iter_errors(metadata)
+    required = [n for n in schema()["required"] if n != "files" or not image]
+    errors = Draft202012Validator({**schema(), "required": required}).iter_errors(metadata)
     found = sorted(f"{e.json_path}: {_short(e.message)}" for e in errors)
     if found:
         raise fail(
@@ -284,7 +288,7 @@ def read_package(path: Path, *, check: bool = False) -> Package:
     """
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
-        raise fail(NOT_A_PACKAGE, f"{path} {what}", place=str(path))
+        raise fail(NOT_A_PACKAGE, f"{path} {what}", place=str(path), help=_instead(path))
     metadata = read_metadata(path)
     validate(metadata, str(path / METADATA_FILE))
     recorded: dict[str, FileInfo] = metadata["files"]
@@ -294,6 +298,14 @@ def read_package(path: Path, *, check: bool = False) -> Package:
             raise fail(BAD_METADATA, f"{name!r} is not a plain file name", place=str(path))
         _check_file(path / name, recorded.get(name), check)
     return Package(path, metadata)
+
+
+def _instead(path: Path) -> str:
+    """What to give instead of a file; "" where there is none."""
+    if path.name == LIBRARY_FILE:
+        return f"give its folder, {path.parent}"
+    what = f"build a package first: `cuvilc build {path.name}`, which writes {path.stem}.cuvil"
+    return f"{what}; `--dry-run` shows what it would be" if path.is_file() else ""
 
 
 def is_plain_name(name: str) -> bool:

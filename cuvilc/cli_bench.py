@@ -69,7 +69,8 @@ def bench(
     out = Output(json, quiet)
     given = read_sizes(dim)
     model = open_package(package, threads=threads)
-    validate(model.metadata)  # to run a package takes its library alone, the figures take these too
+    # To run a package takes its library alone, the figures take these too.
+    validate(model.metadata, image=package.is_file())
     check_sizes(given, input_symbols(model.metadata))
     sizes, feeds = accepted(model, given)
     result = _measured(package, model, sizes, feeds, seconds)

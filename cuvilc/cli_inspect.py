@@ -27,10 +27,10 @@ def inspect(package: PackageArgument, all: All = False, json: JsonOption = False
       cuvilc inspect resnet18.cuvil --json | jq .metadata.target
     """
     from cuvilc import inspect as facts  # noqa: PLC0415
+    from cuvilc.artifact import read_package  # noqa: PLC0415
 
     out = Output(json)
-    found = facts.load(package)
-    report = facts.report(found)
+    report = facts.report(read_package(package))
     if json:
         out.data(report)
         return
@@ -92,7 +92,7 @@ def _kernels(report: dict[str, Any], every: bool) -> Any:
         layers = list(r.layers) if every else [layer_text(x) for x in r.layers[:2]]
         more = len(r.layers) - len(layers)
         rows.add_row(
-            f"{r.share:.1%}", str(r.calls), count_text(r.flops),
+            f"{r.share:.1%}" if r.share else "–", str(r.calls), count_text(r.flops),
             bytes_text(r.bytes) if r.bytes else "–", r.schedule, r.name,
             printable(", ".join(layers)) + (f" … {more} more" if more else ""),
         )  # fmt: skip

@@ -7,26 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cuvilc.artifact import Package, input_symbols, read_package
-from cuvilc.diagnostics import CuvilError
+from cuvilc.artifact import Package, input_symbols
 from cuvilc.dialect.dims import evaluate, symbols
 from cuvilc.dialect.dims_text import parse
-
-
-def load(path: Path) -> Package:
-    """The package at `path`. CUV520 to CUV523; a model file gets a hint at what it is for."""
-    try:
-        return read_package(path)
-    except CuvilError as error:
-        if path.is_file():
-            error.diagnostics[0].help = (
-                f"inspect shows packages; build one first: `cuvilc build {path.name}`, "
-                "or look at what would be built with `--dry-run`"
-            )
-        raise
 
 
 @dataclass(frozen=True)

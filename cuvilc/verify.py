@@ -27,10 +27,12 @@ from cuvilc.dialect.dims import evaluate
 from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.narrow import NARROW_FLOATS, NARROW_INTEGERS
 from cuvilc.open_package import open_package
+from cuvilc.oracle_values import flat, grouped, zip_labels
 from cuvilc.vectors import random_array, tolerance_of, trials
 
 THREADS = (1, 2)
 ORACLE_CASES = 3
+_NOTHING = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def out_of_tolerance(checks: Sequence[Check], place: str) -> CuvilError | None:
         + (c.problem or f"error {c.error:.3g} of the scale, allowed {c.limit:.3g}")
         for c in wrong[:5]
     ]
-    more = [f"{len(wrong) - 5} more comparisons fail"] if len(wrong) > 5 else []
+    more = [f"and {len(wrong) - 5} more"] if len(wrong) > 5 else []
     message = f"{len(wrong)} of {len(checks)} comparisons are out of tolerance"
     return fail(WRONG_RESULTS, message, place=place, evidence="\n".join(lines), notes=more)
 
@@ -272,24 +274,26 @@ def _oracle_cases(
     """
     ours = [p["name"] for p in package.metadata["inputs"]]
     theirs = [i.name for i in session.get_inputs()]
-    if not set(ours) <= set(theirs):
+    if grouped(dict.fromkeys(ours, _NOTHING), theirs) is None:
         raise fail(
             ORACLE_FAILED, "the package has other inputs than the model", place=str(path),
             evidence=f"package: {', '.join(ours)}\nmodel:   {', '.join(theirs)}",
         )  # fmt: skip
     names = [p["name"] for p in package.metadata["outputs"]]
+    labels = zip_labels(path)
     problem: Exception | None = None
     accepted = 0
     for sizes, below in case_sizes(package.metadata, number, dims):
         feeds = random_inputs(package.metadata, sizes, number, below)
         try:
-            values = session.run(None, feeds)
+            values = session.run(None, grouped(feeds, theirs))
         except Exception as error:  # as above; perhaps an index beyond a small table
             problem = problem or error
             continue
-        given = [o.name for o in session.get_outputs()]
-        by_name = dict(zip(given, values, strict=True))
-        if not set(names) <= set(given):
+        by_name: dict[str, np.ndarray] = {}
+        for output, value in zip(session.get_outputs(), values, strict=True):
+            by_name |= flat(output.name, value, labels)
+        if not set(names) <= set(by_name):
             message = "the package has other outputs than the model"
             raise fail(ORACLE_FAILED, message, place=str(path))
         accepted += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,14 @@ def test_bench(cuvilc: Cuvilc, folder: Path, package: str) -> None:
     assert set(data["memory"]) == {"arena_bytes", "scratch_bytes", "weights_bytes"}
     assert abs(sum(k["share"] for k in data["kernels"]) - 1) < 1e-6
     assert data["kernels"][0]["kernel"] in cuvilc.ok("inspect", package).out
+
+
+def test_bench_of_a_library_alone(cuvilc: Cuvilc, folder: Path) -> None:
+    alone = shutil.copy("net.cuvil/model.so", "alone.so")
+    assert cuvilc.ok("bench", alone, "--seconds", 0, "--json", "--profile").data["kernels"]
+    for command in (["inspect"], ["verify"]):
+        result = cuvilc(*command, "net.cuvil/model.so")
+        assert (result.code, "give its folder, net.cuvil" in result.err) == (1, True)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

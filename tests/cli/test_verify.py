@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -184,3 +185,29 @@ def test_tolerances_are_those_of_the_tests() -> None:
     from tests import tolerances
 
     assert tolerances.RELATIVE == RELATIVE
+
+
+def test_the_oracle_of_sequences_and_maps(cuvilc: Cuvilc, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    row = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ["n", 3])
+    maps = helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    nodes = [
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+        helper.make_node("SequenceInsert", ["s", "y"], ["t"]),
+        helper.make_node("ZipMap", ["y"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[7, 2, 5]),
+    ]
+    graph = helper.make_graph(
+        nodes, "lists",
+        [helper.make_value_info("s", helper.make_sequence_type_proto(row))],
+        [
+            helper.make_value_info("t", helper.make_sequence_type_proto(row)),
+            helper.make_value_info("m", helper.make_sequence_type_proto(maps)),
+        ],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    cuvilc.ok("build", save(tmp_path, proto), "--elements", "s=2", "--target", "null")
+    data = cuvilc.ok("verify", "net.cuvil", "--against", "net.onnx", "--json").data
+    assert {c["output"] for c in data["checks"]} == {"t.0", "t.1", "t.2", "m"}
+    cuvilc.ok("build", "net.onnx", "--elements", "s=3", "--target", "null")
+    assert cuvilc("verify", "net.cuvil", "--against", save(tmp_path, dense(), "d.onnx")).code == 1
