@@ -223,5 +223,8 @@ def conv_integer(n: Node) -> ir.Value:
     if zeros[0] is None and zeros[1] is not None:
         zeros[0] = ir.full(0, (), dtype_of(x))
     if not all(isinstance(p, int) and p >= 0 for p in (*facts["pads_begin"], *facts["pads_end"])):
-        raise ShapeError("the padding depends on sizes that are not known")
+        level = np.zeros(()) if n.get(2) is None else n.known(2)
+        if level is None:
+            raise ShapeError("neither the padding nor the zero point it is filled with is known")
+        x = outside(n, x, facts, int(level.reshape(())))
     return ai("conv_integer", x, n[1], *zeros, groups=groups, **facts)

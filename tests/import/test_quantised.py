@@ -120,6 +120,17 @@ def test_conv_integer(tmp_path: Path, seed: int) -> None:
     agrees(tmp_path, model(nodes, inputs, ["y"], weights), {"x": x}, 0, TensorProto.INT32)
 
 
+def test_conv_integer_padded_to_a_size_known_later(tmp_path: Path) -> None:
+    c = Case(9)
+    x, w = c.levels((1, 3, 7, 8), "uint8"), c.levels((5, 3, 3, 3), "int8")
+    weights = {"w": w, "xz": np.asarray(77, np.uint8)}
+    attrs = {"auto_pad": "SAME_UPPER", "strides": [2, 2]}
+    nodes = [node("ConvInteger", ["x", "w", "xz"], ["y"], **attrs)]
+    inputs = [tensor("x", (1, 3, "h", "w"), TensorProto.UINT8)]
+    proto = model(nodes, inputs, ["y"], weights)
+    agrees(tmp_path, proto, {"x": x}, 0, TensorProto.INT32)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_products(tmp_path: Path, seed: int) -> None:
     """MatMulInteger and QLinearMatMul of constants and of two inputs."""
