@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,9 @@ from cuvilc.cli_options import (
 )
 from cuvilc.cli_output import Output, table
 from cuvilc.diagnostics import CuvilError, fail
+
+if TYPE_CHECKING:
+    from cuvilc.verify import Check
 
 Against = Annotated[
     Path | None,
@@ -85,12 +89,8 @@ def _show(package: Path, result: Any, out: Output) -> None:
     out.text(f"{package}: files as they were built ({files}), metadata fits its schema")
     if result.checks:
         rows = table("", "case", "output", "level", "threads", "error", "allowed", right=(4, 5, 6))
-        for c in result.checks:
-            error = c.problem or f"{c.error:.2g}"
-            verdict = "ok" if c.ok else "WRONG"
-            rows.add_row(
-                verdict, c.case, c.output, c.level, str(c.threads), error, f"{c.limit:.2g}"
-            )
+        for row in _rows(result.checks):
+            rows.add_row(*row)
         out.draw(rows)
         if all(c.ok for c in result.checks):
             out.text(f"{len(result.checks)} comparisons, all within tolerance")
@@ -98,3 +98,21 @@ def _show(package: Path, result: Any, out: Output) -> None:
         f"this CPU cannot run the level {name}, which was not tried" for name in result.skipped
     ]
     out.notes([*skipped, *result.notes])
+
+
+def _rows(checks: Sequence[Check]) -> Iterator[tuple[str, ...]]:
+    """A row for each output of a case where all levels and threads agree, else one for each."""
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for c in checks:
+        groups.setdefault((c.case, c.output), []).append(c)
+    for (case, output), group in groups.items():
+        if all(c.ok for c in group):
+            levels = list(dict.fromkeys(c.level for c in group))
+            level = levels[0] if len(levels) == 1 else f"all {len(levels)}"
+            threads = ", ".join(map(str, sorted({c.threads for c in group})))
+            worst = max(group, key=lambda c: c.error)
+            yield "ok", case, output, level, threads, f"{worst.error:.2g}", f"{worst.limit:.2g}"
+            continue
+        for c in group:
+            verdict, error = "ok" if c.ok else "WRONG", c.problem or f"{c.error:.2g}"
+            yield verdict, case, output, c.level, str(c.threads), error, f"{c.limit:.2g}"

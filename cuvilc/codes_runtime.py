@@ -167,9 +167,12 @@ ones may be one step off). The table above the message shows every comparison.
 
 With bundled vectors the reference is cuvilc's interpreter in float64: a difference is a fault of
 a kernel or of the machine. With --against it is onnxruntime: look at the model's type as well,
-for float16 models differ by the order of additions.
+for float16 models differ by the order of additions. In a quantised model that has float operations
+between its layers, a value may fall halfway between two levels, which the last bit of a float then
+decides: a few elements are a level off, about a hundredth of the scale, and neither is wrong.
 
-Next step: build again with `--no-cache`; if the difference stays, report it with `--dump-ir DIR`.
+Next step: build again with `--no-cache`. For a quantised model, see whether `--against` agrees. If
+a difference stays, report it with `--dump-ir DIR`.
 """,
 )
 

@@ -128,7 +128,8 @@ def vectors(program: Any, wanted: int, precision: str = "") -> tuple[Any, str]:
             f"(automatic up to {rules.AUTO_LIMIT / 1e9:g}); `--vectors 1` bundles one"
         )
     except ValueError as error:
-        return None, f"no test vectors: random inputs do not fit this model: {error}"
+        fixed = "; `--dim` can fix sizes that do fit" if program.ranges else ""
+        return None, f"no test vectors: random inputs do not fit this model: {error}{fixed}"
     if precision == "bf16":
         made = replace(made, tolerance=rules.tolerance_of({"bfloat16"}))
     return made, ""

@@ -109,6 +109,7 @@ def _case(
     from cuvilc.vectors_cost import cost  # noqa: PLC0415
 
     problem: Exception | None = None
+    where = ""
     for sizes, below in trials(*_symbols(program), number):
         if limit is not None and (work := cost(program, sizes)) > limit:
             raise TooCostly(work)
@@ -117,8 +118,13 @@ def _case(
             found = interpret(program, feeds, most_rounds=_MOST_ROUNDS)
             return list(feeds.values()), list(found.values())
         except (ValueError, IndexError) as error:  # such as an index beyond a small table
-            problem = problem or error
-    raise ValueError(str(problem)) from problem
+            if problem is None:
+                at = ", ".join(f"{n} = {size}" for n, size in sizes.items())
+                where = ", ".join(
+                    [*getattr(error, "__notes__", ()), *([f"for {at}"] if at else [])]
+                )
+                problem = error
+    raise ValueError(f"{where}: {problem}" if where else str(problem)) from problem
 
 
 def _symbols(program: Any) -> tuple[dict[str, tuple[int, int | None]], set[str]]:

@@ -103,7 +103,7 @@ def test_verify_makes_vectors_whatever_they_cost(
 def test_a_package_that_cannot_be_verified_is_not_kept(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise ValueError("no input pleases it")
 
     monkeypatch.setattr("cuvilc.dialect.interpret.interpret", refuse)
@@ -133,12 +133,20 @@ def test_trials_grow_but_not_the_batch() -> None:
 def test_inputs_that_the_model_refuses_are_a_note(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise IndexError("index 7 is out of bounds")
 
     monkeypatch.setattr("cuvilc.dialect.interpret.interpret", refuse)
     report = build(null(model))
-    assert "random inputs do not fit this model: index 7" in report.notes[0]
+    assert "random inputs do not fit this model: for batch = 3: index 7" in report.notes[0]
+
+
+def test_a_size_that_the_export_fixed_is_named(tmp_path: Path) -> None:
+    node = helper.make_node("Reshape", ["x", "s"], ["y"], name="/attention/heads")
+    proto = one_graph([node], {"x": ["seq", 6]}, ["y"], {"s": np.array([7, 2, 3])})
+    report = build(null(save(tmp_path, proto)))
+    assert "layer `/attention/heads`, for seq = 3: cannot reshape" in report.notes[0]
+    assert not build(null(save(tmp_path, proto), dims={"seq": (7, 7)}, verify=True)).notes
 
 
 def test_random_indices_fit_small_tables(tmp_path: Path) -> None:

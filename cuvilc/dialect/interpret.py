@@ -70,7 +70,12 @@ class Interpreter:
             declared = ir.definition(operation)
             if declared is None or "terminator" in declared.traits:
                 return [self.values[v] for v in operation.operands]
-            self.step(operation)
+            try:
+                self.step(operation)
+            except (ValueError, IndexError) as error:
+                if not hasattr(error, "__notes__"):  # else an operation of an inner block has it
+                    error.add_note(f"layer `{ir.source_name(operation)}`")
+                raise
         return []
 
     def step(self, operation: Operation) -> None:
@@ -148,7 +153,8 @@ def interpret(
     most_rounds: int | None = None,
 ) -> dict[str, np.ndarray]:
     """The named outputs of `main` on named inputs. InterpretError for inputs that do not fit, and
-    after `most_rounds` rounds of loops.
+    after `most_rounds` rounds of loops. ValueError or IndexError, with the layer as a note, where
+    an operation refuses its operands.
     """
     with program:
         main = program.function("main")

@@ -98,7 +98,7 @@ int main(int argc, char **argv)
         fail("usage", "run NAME.cuvil/model.so [INPUT.bin | -]...");
     const char *problem = cuvil_dl_load(&api, argv[1]);
     if (problem != NULL)
-        fail(argv[1], problem);
+        fail("cannot load", problem);
     if (api.open(NULL, &model) || api.context_create(model, NULL, &context))
         fail(argv[1], api.last_error());
 

@@ -89,6 +89,14 @@ def test_against_another_model(cuvilc: Cuvilc, folder: Path) -> None:
     assert "WRONG" in result.out
 
 
+def test_levels_and_threads_that_agree_share_a_row(cuvilc: Cuvilc, folder: Path) -> None:
+    result = cuvilc.ok("verify", "net.cuvil")
+    assert [line.split()[0] for line in result.out.splitlines() if "vector 0" in line] == ["ok"] * 2
+    compared = len(cuvilc.ok("verify", "net.cuvil", "--json").data["checks"])
+    assert compared > 2
+    assert f"{compared} comparisons" in result.out
+
+
 @pytest.mark.parametrize("content", [None, b"no model"])
 def test_an_oracle_that_refuses(cuvilc: Cuvilc, folder: Path, content: bytes | None) -> None:
     pytest.importorskip("onnxruntime")
