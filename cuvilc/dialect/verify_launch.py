@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, evaluate, symbols
+from cuvilc.dialect.dims import Dim, evaluate, maximum, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes, region_sizes
 
@@ -133,13 +133,24 @@ def _held(program: Program, order: list[Operation]) -> Iterator[_Held]:
             inside = operation.name == "ai.copy" and operation.parent.name == "ai.if"
             if place[0] == "output" or inside:
                 continue
-            size = ir.type_of(value).size_bytes
+            size = _most_bytes(operation, value)
             kernel = attrs.get("kernel", "")
             in_place = bool(kernel) and "in_place" in ir.attrs(program.function(kernel))
             end = last.get(value, number)
             slot = place[1] if place[0] == "heap" else None
             offset = place[1] if slot is None else 0
             yield _Held(offset, size, number, end, operation.name, in_place, slot)
+
+
+def _most_bytes(operation: Operation, value: Value) -> Dim:
+    """Of the result of an operation: a conditional's takes what either branch gives."""
+    most = ir.type_of(value).size_bytes
+    if operation.name != "ai.if" or symbols(most) & set(defined_sizes(operation)):
+        return most
+    at = list(operation.results).index(value)
+    for region in operation.regions:
+        most = maximum(most, ir.type_of(ir.terminator(region.blocks[0]).operands[at]).size_bytes)
+    return most
 
 
 def _check_slots(held: list[_Held]) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, bounds, ceildiv, symbols
+from cuvilc.dialect.dims import Dim, bounds, ceildiv, maximum, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
-from cuvilc.dialect.ops.structure import computed_sizes
+from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import MOST_BYTES, item_bytes
 from cuvilc.dialect.verify_launch import verify_launch
@@ -178,14 +178,31 @@ def _lifetimes(
             if life is not None:
                 life.first, life.last = min(life.first, step), max(life.last, step)
             elif _in_arena(root, outputs):
-                size = ceildiv(ir.type_of(root).size_bytes, ALIGNMENT) * ALIGNMENT
-                found[root] = Lifetime(root, size, step, step)
+                found[root] = Lifetime(root, _room(root), step, step)
     for first, last in _loops(order):
         for life in found.values():
             read_again = life.first < first <= life.last
             if life.first == first or read_again:
                 life.last = max(life.last, last)
     return found
+
+
+def _room(root: Value) -> Dim:
+    """Bytes for a value. The result of a conditional whose condition says which size it has holds
+    what either branch gives: the runtime looks at places before it knows which one is taken.
+    """
+    room = _rounded(root)
+    owner = ir.defining(root)
+    if owner is None or owner.name != "ai.if" or _sizes_in(root) & set(defined_sizes(owner)):
+        return room
+    at = list(owner.results).index(root)
+    for region in owner.regions:
+        room = maximum(room, _rounded(ir.terminator(region.blocks[0]).operands[at]))
+    return room
+
+
+def _rounded(value: Value) -> Dim:
+    return ceildiv(ir.type_of(value).size_bytes, ALIGNMENT) * ALIGNMENT
 
 
 def _loops(order: list[Operation]) -> Iterator[tuple[int, int]]:
