@@ -25,7 +25,7 @@ from ._table import importer
 from .onnx_node import DataDependent, Node, ai, cast, reshape
 from .onnx_nodes_control import move_regions
 from .onnx_nodes_shape import concat_values, sliced
-from .onnx_sequences import OptionalVal, SequenceVal, Slices, known
+from .onnx_sequences import OptionalVal, SequenceVal, Slices, Woven, known
 from .onnx_values import Val, computed_points, symbolic
 
 _UNBOUNDED = 1 << 62  # a trip count from here on is "until the condition says stop"
@@ -285,18 +285,19 @@ class _Loop:
                 continue
             each = next(appended)
             mine, taken = taken[:each], taken[each:]
-            rows_of_rounds = [Slices(Val.of(_woven(mine)))] if mine else []
-            found.append(SequenceVal([*val.parts, *rows_of_rounds]))
+            found.append(SequenceVal([*val.parts, *_rows_of_rounds(mine)]))
         return [*found, *rows]
 
 
-def _woven(rows: list[ir.Value]) -> ir.Value:
-    """The rows of several tensors in turn: a[0], b[0], a[1], b[1], …"""
-    if len(rows) == 1:
-        return rows[0]
+def _rows_of_rounds(rows: list[ir.Value]) -> list[Slices | Woven]:
+    """What a sequence got from a loop that took in these rows, one of each a round."""
+    if len(rows) < 2:
+        return [Slices(Val.of(r)) for r in rows]
     count, *shape = ir.type_of(rows[0]).shape
+    if any(ir.type_of(r).shape != (count, *shape) for r in rows):
+        return [Woven(tuple(Val.of(r) for r in rows))]
     joined = concat_values([reshape(r, (count, 1, *shape)) for r in rows], 1)
-    return reshape(joined, (count * len(rows), *shape))
+    return [Slices(Val.of(reshape(joined, (count * len(rows), *shape))))]
 
 
 def _at_begin(block: Any) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ from cuvilc.dialect.op import ShapeError
 from ._table import importer
 from .onnx_node import Node, ai, reshape, shape_of
 from .onnx_nodes_shape import concat_values, sliced
-from .onnx_sequences import OptionalVal, SequenceVal, Slices, known
+from .onnx_sequences import OptionalVal, SequenceVal, Slices, Woven, known
 from .onnx_values import Val
 
 _MOST_PARTS = 512  # that a split makes tensors of their own
@@ -116,6 +116,8 @@ def _joint(n: Node, value: ir.Value) -> int:
 
 def _joinable(n: Node, part: Any, new: bool) -> ir.Value:
     """One part as a tensor that only needs to be joined along the axis."""
+    if isinstance(part, Woven):
+        part = _side_by_side(n, part, new)
     value = n.converter.value(part if isinstance(part, Val) else part.val)
     shape = shape_of(value)
     if isinstance(part, Val):
@@ -124,6 +126,17 @@ def _joinable(n: Node, part: Any, new: bool) -> ir.Value:
         at = int(n.attr("axis")) % (len(shape) + 1)
         return reshape(value, (*shape[:at], 1, *shape[at:]))
     return _joined(n, part, value, new)
+
+
+def _side_by_side(n: Node, part: Woven, new: bool) -> Slices:
+    """The tensors joined along the axis, each row of them the elements of a round."""
+    if new:
+        raise ShapeError(
+            "elements that a loop appended differ in their sizes, so they do not stack"
+        )
+    rows = [n.converter.value(v) for v in part.vals]
+    element = max(len(shape_of(rows[0])) - 1, 1)
+    return Slices(Val.of(concat_values(rows, 1 + int(n.attr("axis")) % element)))
 
 
 def _joined(n: Node, slices: Slices, value: ir.Value, new: bool) -> ir.Value:

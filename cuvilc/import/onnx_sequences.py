@@ -35,7 +35,20 @@ class Slices:
         return ceildiv(self.val.shape[self.axis], self.step)
 
 
-Part = Val | Slices
+@dataclass(frozen=True)
+class Woven:
+    """The elements of a sequence that are the rows of several tensors in turn: a[0], b[0], a[1], …
+    What a loop appended that takes in several tensors each round, not surely of one shape.
+    """
+
+    vals: tuple[Val, ...]
+
+    @property
+    def count(self) -> Dim:
+        return self.vals[0].shape[0] * len(self.vals)
+
+
+Part = Val | Slices | Woven
 
 
 class SequenceVal(Val):
@@ -65,7 +78,7 @@ class SequenceVal(Val):
     def items(self) -> list[Val]:
         """The elements, where each is a tensor of its own. ShapeError otherwise."""
         self.require_whole()
-        if any(isinstance(part, Slices) for part in self.parts):
+        if not all(isinstance(part, Val) for part in self.parts):
             raise ShapeError("the sequence's length is known only while the model runs")
         return [part for part in self.parts if isinstance(part, Val)]
 

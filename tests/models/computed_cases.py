@@ -221,28 +221,6 @@ def condition_within_a_loop(rng: np.random.Generator) -> Case:
 
 
 @case
-def branch_not_taken_that_is_larger(rng: np.random.Generator) -> Case:
-    """The sizes of x tell the branch: three rows of it, or all twice and a few constant ones."""
-    first = helper.make_graph([node("Slice", "x zero three", "a")], "a", [], [port("a", None)])
-    second = helper.make_graph(
-        [node("Concat", "x x more", "b", axis=0)], "b", [], [port("b", None)]
-    )
-    proto = model(
-        [
-            node("Shape", "x", "sizes"),
-            node("Gather", "sizes zero0", "n"),
-            node("Greater", "n three0", "long"),
-            node("If", "long", "y", then_branch=first, else_branch=second),
-            node("Neg", "y", "z"),
-        ],
-        [port("x", ["n"])], [port("z", [None])],
-        zero=np.array([0]), three=np.array([3]), zero0=np.array(0), three0=np.array(3),
-        more=np.ones(90, np.float32),
-    )  # fmt: skip
-    return proto, [{"x": floats(rng, n)} for n in (3, 4, 0, 5, 1000, 1)]
-
-
-@case
 def branches_of_two_sizes(rng: np.random.Generator) -> Case:
     first = helper.make_graph([node("Concat", "x x", "a", axis=0)], "a", [], [port("a", None)])
     second = helper.make_graph([node("Neg", "x", "b")], "b", [], [port("b", None)])

@@ -19,7 +19,8 @@ from cuvilc.dialect.passes.context import PassContext
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import open_package
 from tests.models import agree
-from tests.models.computed_cases import CASES, Feeds, body, model, node, port
+from tests.models.computed_cases import Feeds, body, model, node, port
+from tests.models.control_cases import CASES
 from tests.tolerances import mismatch
 
 registry = import_module("cuvilc.import.registry")
