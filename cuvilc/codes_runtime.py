@@ -171,6 +171,9 @@ for float16 models differ by the order of additions. In a quantised model that h
 between its layers, a value may fall halfway between two levels, which the last bit of a float then
 decides: a few elements are a level off, about a hundredth of the scale, and neither is wrong.
 
+A model that subtracts large sums which are nearly equal, such as some Gaussian processes, has no
+right digits in float32, wherever it runs: export it in float64.
+
 Next step: build again with `--no-cache`. For a quantised model, see whether `--against` agrees. If
 a difference stays, report it with `--dump-ir DIR`.
 """,
