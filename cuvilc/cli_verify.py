@@ -59,6 +59,10 @@ def verify(
         compared = checks.verify_against(package, against, sizes)
         result.checks += compared.checks
         result.notes += compared.notes
+    elif not result.checks:
+        result.notes.append(
+            "only the files were checked; `--against MODEL.onnx` compares with onnxruntime"
+        )
     problem = checks.out_of_tolerance(result.checks, str(package))
     if not json:
         _show(package, result, out)

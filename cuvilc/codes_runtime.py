@@ -174,6 +174,9 @@ decides: a few elements are a level off, about a hundredth of the scale, and nei
 A model that subtracts large sums which are nearly equal, such as some Gaussian processes, has no
 right digits in float32, wherever it runs: export it in float64.
 
+Of `--precision bf16` the reference is the unrounded model: beyond its 2 % the model does not bear
+bfloat16 with inputs like these, which are random; judge by its own data, or leave it in float32.
+
 Next step: build again with `--no-cache`. For a quantised model, see whether `--against` agrees. If
 a difference stays, report it with `--dump-ir DIR`.
 """,

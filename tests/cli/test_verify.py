@@ -219,3 +219,12 @@ def test_the_oracle_of_sequences_and_maps(cuvilc: Cuvilc, tmp_path: Path) -> Non
     assert {c["output"] for c in data["checks"]} == {"t.0", "t.1", "t.2", "m"}
     cuvilc.ok("build", "net.onnx", "--elements", "s=3", "--target", "null")
     assert cuvilc("verify", "net.cuvil", "--against", save(tmp_path, dense(), "d.onnx")).code == 1
+
+
+def test_a_package_without_vectors(cuvilc: Cuvilc, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    cuvilc.ok("build", "net.onnx", "-o", "bare.cuvil", "--target", "null", "--vectors", 0)
+    assert "only the files were checked" in cuvilc.ok("verify", "bare.cuvil").err
+    compared = cuvilc.ok("verify", "bare.cuvil", "--against", "net.onnx")
+    assert "only the files" not in compared.err
+    assert "all within tolerance" in compared.out
