@@ -15,7 +15,7 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, tile_rows
 
 _TASK_FLOPS = 2.5e6  # about 20 us
-_USUAL_WIDTH = 56  # of a row, where it is known only at run time
+USUAL_WIDTH = 56  # of a row, where it is known only at run time
 
 
 @dataclass
@@ -117,7 +117,7 @@ def check_places(
 
 def _group(plan: Plan) -> None:
     """Rows, then units, until a task is long enough."""
-    count = plan.width.count if isinstance(plan.width.count, int) else _USUAL_WIDTH
+    count = plan.width.count if isinstance(plan.width.count, int) else USUAL_WIDTH
     taps = plan.height.kernel * plan.width.kernel
     row_flops = max(2 * count * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
     rows = max(1, round(_TASK_FLOPS / row_flops))

@@ -1,0 +1,112 @@
+"""A convolution on groups of narrow numbers as its schedule sees it: sizes, and how work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dot_layout import dot_parts
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.region import Miss, Region
+from cuvilc.targets.schedules import conv_plan
+from cuvilc.targets.schedules.conv_plan import USUAL_WIDTH, check_places
+from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
+from cuvilc.targets.schedules.dot_tile import BYTES, Dots, dot_rows
+from cuvilc.targets.schedules.gemm_dot import kind_of
+from cuvilc.targets.schedules.gemm_plan import PANEL
+from cuvilc.targets.schedules.microkernel import anchor_of
+
+_TASK_FLOPS = 8e6  # about 20 us
+
+
+@dataclass
+class Plan(conv_plan.Plan):
+    """`pixels` are those of the largest tile, which may span several short rows."""
+
+    dots: Dots = field(kw_only=True)
+    tile_rows: int = 1  # output rows in a tile
+
+    @property
+    def flops(self) -> Dim:
+        """All taps count: padding is in the copied rows."""
+        taps = self.height.kernel * self.width.kernel
+        count = self.height.count * self.width.count
+        return count * (2 * self.outputs * self.channels * taps) * self.images
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """(runs of neighbouring bytes that a window's row is, groups in each)."""
+        if self.width.dilation == 1:
+            return 1, -(-self.width.kernel * self.channels // self.dots.group)
+        return self.width.kernel, self.channels // self.dots.group
+
+    @property
+    def direct(self) -> bool:
+        """Whether input is read where it lies."""
+        one = all((a.kernel, a.pad) == (1, 0) and a.all_inside for a in (self.height, self.width))
+        whole = self.channels % self.dots.group == 0 and self.dots is BYTES
+        return one and self.blocked_input and whole
+
+    @property
+    def columns(self) -> Dim:
+        """Input columns that windows reach, padding included."""
+        return reach(self.width, self.width.count)
+
+
+def reach(axis: Axis, count: Dim) -> Dim:
+    """Places of the input that `count` outputs read along an axis."""
+    return (count - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
+
+
+def plan_of(region: Region, chip: Chip) -> Plan:
+    """Decide everything that needs no code. Raises Miss."""
+    dots = kind_of(region)
+    anchor = anchor_of(region, dots.conv)
+    attrs = ir.attrs(anchor)
+    x, w = (ir.type_of(v) for v in anchor.operands[:2])
+    result = ir.type_of(anchor.results[0])
+    fits = (x.dtype, w.dtype) in ((dots.left, dots.right), ("float32", dots.right))
+    if attrs.get("centred") or not fits:
+        raise Miss(f"not plain sums of {dots.left} and {dots.right}")
+    check_places(region, anchor, x, w, result)
+    groups, outputs, channels = attrs["groups"], w.shape[0], w.shape[1]
+    if not (isinstance(outputs, int) and isinstance(channels, int)):
+        raise Miss("channels known only at run time")
+    if not w.layout.startswith("dot") or dot_parts(w.layout) != (0, PANEL, dots.group):
+        raise Miss(f"weights in layout {w.layout or 'row-major'}")
+    if groups > 1 and (channels % BLOCK or (outputs // groups) % PANEL):
+        raise Miss(f"{groups} groups of {channels} channels")
+    height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
+    if width.dilation != 1 and channels % dots.group:
+        raise Miss("dilated taps of channels that are not whole groups")
+    unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
+    plan = Plan(
+        anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
+        unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK), dots=dots,
+    )  # fmt: skip
+    _group(plan)
+    return plan
+
+
+def _group(plan: Plan) -> None:
+    """Rows for tiles of short rows, then rows for tasks, then units."""
+    count = plan.width.count
+    if isinstance(count, int) and isinstance(plan.height.count, int) and count:
+        plan.tile_rows = max(1, min(plan.pixels // count, plan.height.count))
+    taps = plan.height.kernel * plan.width.kernel
+    known = count if isinstance(count, int) else USUAL_WIDTH
+    unit_flops = max(2 * known * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
+    per_group = plan.unit_count // plan.groups if plan.groups > 1 else plan.unit_count
+    rows = max(1, round(_TASK_FLOPS / unit_flops))
+    plan.units = max(1, min(per_group, rows // 4))
+    while per_group % plan.units and plan.groups > 1:
+        plan.units -= 1
+    rows = max(1, -(-rows // plan.units))
+    rows = -(-rows // plan.tile_rows) * plan.tile_rows
+    if isinstance(plan.height.count, int) and plan.height.count:
+        groups = -(-plan.height.count // rows)
+        even = -(-plan.height.count // groups)
+        plan.rows = min(-(-even // plan.tile_rows) * plan.tile_rows, plan.height.count)
+    else:
+        plan.rows = min(rows, 8)
