@@ -1,4 +1,5 @@
-"""What numbers that are special become, pinned one by one; docs/numerics.md tells the reasons.
+"""What numbers that are special become, pinned one by one; docs/numerics.md and
+docs/differences.md tell the reasons.
 
 `agree` names the references that give the same: a case that one of them leaves is where cuvilc had
 to choose.
@@ -74,6 +75,10 @@ CASES = {
         agree=NEITHER, attributes={"kernel_shape": [2]},
     ),
     "NaN equals nothing": Pinned("Equal", (f(NAN, 1), f(NAN, 1)), np.array([False, True])),
+    "NaN is not less": Pinned("Less", (f(NAN, 1, 1), f(1, NAN, 2)), np.array([False, False, True])),
+    "NaN is not greater": Pinned(
+        "Greater", (f(NAN, 1, 2), f(1, NAN, 1)), np.array([False, False, True])
+    ),
     "sign of NaN": Pinned("Sign", (f(NAN, -2, INF),), f(NAN, -1, 1)),
     "a row of -∞ has no softmax": Pinned(
         "Softmax", (f(-INF, -INF),), f(NAN, NAN), attributes={"axis": 0}
@@ -148,6 +153,19 @@ CASES = {
     ),
     "the first of equal ones": Pinned(
         "ArgMax", (f(1, 3, 3, 2),), ints("int64", 1), attributes={"axis": 0}
+    ),
+    "the first of equal least ones": Pinned(
+        "ArgMin", (f(3, 1, 1, 2),), ints("int64", 1), attributes={"axis": 0}
+    ),
+    "different ones in the order of their first places": Pinned(
+        "Unique", (f(2, 1, 1, 3, 2),), f(2, 1, 3), agree=frozenset({"onnxruntime"}),
+        attributes={"sorted": 0},
+    ),
+    "as many windows as strides, dilated": Pinned(
+        "MaxPool", (f(*range(7)).reshape(1, 1, 7),), f(2, 4, 6, 6).reshape(1, 1, 4), agree=ONNX,
+        attributes={
+            "kernel_shape": [3], "strides": [2], "dilations": [2], "auto_pad": "SAME_UPPER",
+        },
     ),
     "PRelu's slope broadcasts from the right": Pinned(
         "PRelu", (-np.ones((2, 3), np.float32), f(1, 2, 3)), -np.array([[1, 2, 3]] * 2, np.float32)
