@@ -439,7 +439,11 @@ def space_to_depth(n: Node) -> ir.Value:
 @importer("Pad", since=2)
 def pad(n: Node) -> ir.Value:
     rank = len(n.shape(0))
-    pads = n.dims(1, "the pads are", signed=True) if n.has(1) else tuple(n.attr("pads"))
+    # Computed pads that mirror or wrap are never negative: sizes of either sign would make the
+    # expressions of such places too long.
+    mode = n.attr("mode", "constant")
+    may_cut = mode == "constant"
+    pads = n.dims(1, "the pads are", may_cut) if n.has(1) else tuple(n.attr("pads"))
     value = n.number(2, "the padding value is", 0.0) if n.has(1) else n.attr("value", 0.0)
     axes = [axis(a, rank) for a in n.static(3, "axes are")] if n.has(3) else list(range(rank))
     if len(pads) != 2 * len(axes):
@@ -448,7 +452,7 @@ def pad(n: Node) -> ir.Value:
     after: list[Dim] = [0] * rank
     for i, a in enumerate(axes):
         before[a], after[a] = pads[i], pads[i + len(axes)]
-    return padded(n[0], before, after, n.attr("mode", "constant"), float(value))
+    return padded(n[0], before, after, mode, float(value))
 
 
 @importer("Pad")
