@@ -96,7 +96,7 @@ class Port:
         """A new array for this output."""
         try:
             return np.empty(dims, self.dtype)
-        except MemoryError as error:  # `fail` never returns
+        except (MemoryError, ValueError) as error:  # more than memory, than sizes
             self.fail("CUV608", f"no memory for output `{self.name}` of shape {dims}", "", error)
 
     def _convert(self, value: Any) -> np.ndarray:  # noqa: RET503  # `fail` never returns

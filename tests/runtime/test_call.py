@@ -417,3 +417,11 @@ def test_output_beyond_memory(load):
     image.port(fake_models.OUTPUT, "y", "int8", [image.mul(n, image.const(2**50))])
     message = refused("CUV608", load(image, threads=1), np.zeros(4, np.int8)).message
     assert message == "no memory for output `y` of shape [4503599627370496]"
+
+
+def test_output_of_sizes_that_no_array_has(load):
+    """Without elements, so without bytes, and still more than NumPy takes."""
+    port = load(fake_models.mlp(), threads=1).outputs[0]
+    with pytest.raises(cuvil.CuvilError) as caught:
+        port.empty([2**63 - 1, 0])
+    assert caught.value.code == "CUV608"
