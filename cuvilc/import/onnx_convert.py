@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from cuvilc._mlir import ir as mlir
 from cuvilc.diagnostics import CuvilError, Diagnostic
@@ -19,10 +18,10 @@ from cuvilc.dialect.dims import Dim, Expr, size, symbol, symbols
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops.structure import MOST
-from cuvilc.dialect.types import numpy_dtype
 
 from . import codes
 from ._table import find
+from .onnx_functions import function_body, without_missing
 from .onnx_known import RULES, objects
 from .onnx_model import (
     attribute_fault,
@@ -33,12 +32,12 @@ from .onnx_model import (
     sort,
 )
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
-from .onnx_sequences import SequenceVal
 from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val, computed_points, is_computed, parts, symbolic
 
 Scope = MutableMapping[str, "Val | None"]  # None: something before it failed, so this is not known
 _FOLD_OPS = 256  # operations that folding a value on demand goes back through
+_PREDICATES = {"Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not"}
 _FAILED = object()
 MOST_BOUND = 64  # elements of a tensor that are made sizes
 
@@ -323,16 +322,7 @@ class Converter:
         return [Val.known(np.asarray(a), self._known_dtype(node), node.label) for a in arrays]
 
     def _known_dtype(self, node: Node) -> str:
-        if node.op in (
-            "Equal",
-            "Less",
-            "Greater",
-            "LessOrEqual",
-            "GreaterOrEqual",
-            "And",
-            "Or",
-            "Not",
-        ):
+        if node.op in _PREDICATES:
             return "bool"
         if node.op == "NonZero":
             return "int64"
@@ -367,70 +357,13 @@ class Converter:
             }
             for index, proto in enumerate(body.node):
                 if any(name and name not in scope for name in proto.input):
-                    proto = _without_missing(proto, scope)
+                    proto = without_missing(proto, scope)
                 if refusal(proto, versions, self.attributes):
                     raise ShapeError(f"it is defined by `{proto.op_type}`, which has no importer")
                 self.node(index, proto, scope, versions, f"{node.place}, inside `{node.label}`")
             return [scope.get(name) for name in body.output]
         finally:
             self.context.pop()
-
-
-def _without_missing(proto: Any, scope: Scope) -> Any:
-    """The node with inputs that the caller left out spelled as missing."""
-    copy = type(proto)()
-    copy.CopyFrom(proto)
-    del copy.input[:]
-    copy.input.extend(name if name in scope else "" for name in proto.input)
-    return copy
-
-
-def function_body(schema: Any, node: Node) -> Any:
-    """The FunctionProto for these operands, or None."""
-    if schema.has_function:
-        version = max((v for v in schema.function_opset_versions if v <= node.opset), default=None)
-        text = None if version is None else schema.get_function_with_opset_version(version)
-        if text:
-            body = onnx.FunctionProto()
-            body.ParseFromString(text)
-            return body
-    versions = schema.context_dependent_function_opset_versions
-    version = max((v for v in versions if v <= node.opset), default=None)
-    if version is None:
-        return None
-    types = [type_proto(v).SerializeToString() for v in node.inputs]
-    text = schema.get_context_dependent_function_with_opset_version(
-        version, _resolved(node).SerializeToString(), types
-    )
-    body = onnx.FunctionProto()
-    body.ParseFromString(text)
-    return body
-
-
-def _resolved(node: Node) -> Any:
-    """The node with references to a calling function's attributes replaced by their values."""
-    copy = type(node.proto)()
-    copy.CopyFrom(node.proto)
-    for a in list(copy.attribute):
-        if a.ref_attr_name:
-            copy.attribute.remove(a)
-            value = node.attributes.get(a.name)
-            if value is not None and not isinstance(value, np.ndarray):
-                copy.attribute.append(onnx.helper.make_attribute(a.name, value))
-    return copy
-
-
-def type_proto(val: Val | None) -> Any:
-    """The value's type for onnx's function builders."""
-    t = onnx.TypeProto()
-    if isinstance(val, SequenceVal):
-        first = val.parts[0] if val.parts else None
-        t.sequence_type.elem_type.CopyFrom(type_proto(first if isinstance(first, Val) else None))
-    elif val is not None:
-        dtype = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(val.dtype))
-        shape = [d if isinstance(d, int) else None for d in val.shape]
-        t = onnx.helper.make_tensor_type_proto(dtype, shape)
-    return t
 
 
 def as_val(result: Any) -> Val | None:

@@ -19,6 +19,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.types import numpy_dtype
 
 from .onnx_node import Node, ai, dtype_of, reshape, shape_of
+from .onnx_nodes_shape import sliced
 
 _DENSE = 512 * 514  # elements of the largest matrix: real signals of 512, complex ones of 256
 LONGEST = 1 << 22  # its constants take some hundred MB while a model is imported
@@ -32,7 +33,7 @@ def forward(n: Node, x: ir.Value, onesided: bool) -> ir.Value:
     if shape_of(x)[1] == 1:
         return _Transform(n, -1.0).real(x, kept)
     y = _Transform(n, -1.0).complex(x, 1.0)
-    return ai("slice", y, starts=(0, 0, 0), steps=(1, 1, 1), sizes=(*shape_of(y)[:2], kept))
+    return sliced(y, (0, 0, 0), (*shape_of(y)[:2], kept))
 
 
 def inverse(n: Node, x: ir.Value) -> ir.Value:
@@ -60,7 +61,7 @@ def inverse_real(n: Node, x: ir.Value, length: int) -> ir.Value:
     full = ai("gather", x, n.constant(mirrored), axis=2)
     full = ai("elemwise_mul", full, _constant(n, sign, x))
     y = inverse(n, full)
-    return ai("slice", y, starts=(0, 0, 0), steps=(1, 1, 1), sizes=(batch, 1, length))
+    return sliced(y, (0, 0, 0), (batch, 1, length))
 
 
 def _length(x: ir.Value) -> int:
@@ -97,7 +98,7 @@ class _Transform:
         if length % 2:
             none = ir.full(0.0, shape_of(x), dtype_of(x))
             y = self.complex(ai("concat", x, none, axis=1), 1.0)
-            return ai("slice", y, starts=(0, 0, 0), steps=(1, 1, 1), sizes=(batch, 2, kept))
+            return sliced(y, (0, 0, 0), (batch, 2, kept))
         return self._from_half(x, kept)
 
     def _from_half(self, x: ir.Value, kept: int) -> ir.Value:
@@ -171,7 +172,7 @@ class _Transform:
         y = ai("pad", y, before=(0, 0, 0), after=after, mode="constant", value=0.0)
         y = self._times(_Transform(self.n, -1.0).complex(y, 1.0), spectrum)
         y = _Transform(self.n, 1.0).complex(y, 1.0)
-        y = ai("slice", y, starts=(0, 0, 0), steps=(1, 1, 1), sizes=(batch, 2, length))
+        y = sliced(y, (0, 0, 0), (batch, 2, length))
         return self._times(y, scale * chirp)
 
     def _times(self, x: ir.Value, factor: np.ndarray) -> ir.Value:

@@ -13,6 +13,7 @@ from .onnx_nodes_conv import convolve
 from .onnx_nodes_math import gelu
 from .onnx_nodes_matmul import gemm
 from .onnx_nodes_norm import fitted, layer_norm
+from .onnx_nodes_shape import sliced
 
 MICROSOFT = "com.microsoft"
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -217,10 +218,7 @@ def embed_layer_normalization(n: Node) -> list[Any]:
     """Word, position and segment embeddings added and normalised; the mask's length beside."""
     words = ai("gather", n[2], n[0], axis=0)
     length, width = shape_of(words)[1:]
-    if n.has(8):
-        place = ai("gather", n[3], n[8], axis=0)
-    else:
-        place = ai("slice", n[3], starts=(0, 0), steps=(1, 1), sizes=(length, width))
+    place = ai("gather", n[3], n[8], axis=0) if n.has(8) else sliced(n[3], (0, 0), (length, width))
     segment = ai("gather", n[4], n[1], axis=0) if n.has(1) and n.has(4) else None
     x = add(words, place, segment)
     y = layer_norm(n, x, n[5], n.get(6), 2, n.attr("epsilon", 1e-12))

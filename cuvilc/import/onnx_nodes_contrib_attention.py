@@ -19,7 +19,7 @@ from ._table import importer, takes
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_attention import join_heads, split_heads
 from .onnx_nodes_contrib import MICROSOFT, add, refuse_inputs, refuse_outputs
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_shape import concat_values, entry, sliced
 
 _HIDDEN = float(np.finfo(np.float32).min)
 
@@ -46,7 +46,7 @@ def attention(n: Node) -> list[ir.Value | None]:
     )
     past: Dim = 0
     if n.has(4):  # [2, B, heads, P, H]: keys, then values
-        kept = [_entry(n[4], i) for i in range(2)]
+        kept = [entry(n[4], i) for i in range(2)]
         past = shape_of(kept[0])[2]
         k, v = (concat_values([old, new], 2) for old, new in zip(kept, (k, v), strict=True))
     present = None
@@ -61,13 +61,7 @@ def _part(x: ir.Value, axis: int, start: Dim, size: Dim) -> ir.Value:
     sizes = list(shape_of(x))
     starts: list[Dim] = [0] * len(sizes)
     sizes[axis], starts[axis] = size, start
-    steps = (1,) * len(sizes)
-    return ai("slice", x, starts=tuple(starts), steps=steps, sizes=tuple(sizes))
-
-
-def _entry(x: ir.Value, i: int) -> ir.Value:
-    """x[i]."""
-    return reshape(_part(x, 0, i, 1), shape_of(x)[1:])
+    return sliced(x, tuple(starts), tuple(sizes))
 
 
 def _attend(

@@ -23,7 +23,7 @@ from .onnx_nodes_contrib import (
 )
 from .onnx_nodes_conv import average_pooled, max_pooled
 from .onnx_nodes_quant import dequantize_linear, one, quantize_linear, real, stored
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_shape import concat_values, sliced
 
 importer("QuantizeLinear", domain=MICROSOFT, refuse=takes("axis"))(quantize_linear)
 importer("DequantizeLinear", domain=MICROSOFT, refuse=takes("axis"))(dequantize_linear)
@@ -178,8 +178,7 @@ def matmul_nbits(n: Node) -> ir.Value:
             "elemwise_mul", ai("elemwise_sub", stacked, zero), reshape(scale, (rows, blocks, 1))
         )
         flat = reshape(real_, (rows, blocks * block))
-        sizes = (rows, columns)
-        b = ai("slice", flat, starts=(0, 0), steps=(1, 1), sizes=sizes)
+        b = sliced(flat, (0, 0), (rows, columns))
     else:
         middle = np.full((rows, blocks), 1 << (n.attr("bits", 4) - 1), np.uint8)
         zeros = _unpacked(n, 3, (rows, blocks)) if n.has(3) else middle

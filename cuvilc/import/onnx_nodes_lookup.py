@@ -15,7 +15,7 @@ from . import onnx_values as V
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_ml import ML
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_shape import concat_values, sliced
 
 _STRINGS = "strings are not supported: map them to numbers before the model"
 
@@ -99,7 +99,7 @@ def tf_idf_vectorizer(n: Node) -> ir.Value:
     else:
         ones = ir.full(1.0, shape_of(hits), "float32")
         counts = ai("scatter_elements", zeros, hits, ones, axis=1, reduction="add")
-    counts = ai("slice", counts, starts=(0, 0), steps=(1, 1), sizes=(rows, columns))
+    counts = sliced(counts, (0, 0), (rows, columns))
     y = _weighed(n, grams, counts)
     return y if rank == 2 else reshape(y, (columns,))
 
@@ -174,11 +174,10 @@ class _Grams:
         found = []
         for size in range(1, self.most + 1):
             reach = distance * (size - 1)
-            count = V.maximum(length - reach, 0)
-            cut = {"steps": (1, 1), "sizes": (rows, count)}
-            word = ai("slice", words, starts=(0, V.minimum(reach, length)), **cut)
+            sizes = (rows, V.maximum(length - reach, 0))
+            word = sliced(words, (0, V.minimum(reach, length)), sizes)
             if state is not None:
-                state = ai("slice", state, starts=(0, 0), **cut)
+                state = sliced(state, (0, 0), sizes)
             state = self._step(state, word)
             if size >= self.least and (first or size > 1):
                 found.append(ai("gather", self.n.constant(self._columns()), state, axis=0))

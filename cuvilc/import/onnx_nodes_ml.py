@@ -25,15 +25,16 @@ def _float(x: ir.Value) -> ir.Value:
     return x if dtype_of(x) == "float32" else cast(x, "float32")
 
 
-def _row(n: Node, values: Any, dtype: type = np.float32) -> ir.Value:
-    return n.constant(np.array(values, dtype))
+def row(n: Node, values: Any, dtype: type = np.float32) -> ir.Value:
+    """Numbers of an attribute as a constant."""
+    return n.constant(np.array(values, dtype, order="C"))
 
 
 @importer("Scaler", domain=ML)
 def scaler(n: Node) -> ir.Value:
     x = _float(n[0])
-    x = ai("elemwise_sub", x, _row(n, n.attr("offset", (0.0,))))
-    return ai("elemwise_mul", x, _row(n, n.attr("scale", (1.0,))))
+    x = ai("elemwise_sub", x, row(n, n.attr("offset", (0.0,))))
+    return ai("elemwise_mul", x, row(n, n.attr("scale", (1.0,))))
 
 
 @importer("Normalizer", domain=ML)
@@ -94,7 +95,7 @@ def one_hot_encoder(n: Node) -> ir.Value:
         raise ShapeError("string categories are not supported")
     x = cast(n[0], "int64")
     wide = reshape(x, (*shape_of(x), 1))
-    return cast(ai("equal", wide, _row(n, categories, np.int64)), "float32")
+    return cast(ai("equal", wide, row(n, categories, np.int64)), "float32")
 
 
 @importer("ZipMap", domain=ML)
@@ -156,7 +157,7 @@ def _linear(n: Node, rows: int, intercepts: Any) -> ir.Value:
     x = x if len(shape_of(x)) > 1 else reshape(x, (1, *shape_of(x)))
     weights = np.array(n.attr("coefficients"), np.float32).reshape(rows, -1)
     y = ai("matmul", x, n.constant(np.ascontiguousarray(weights.T)))
-    return ai("elemwise_add", y, _row(n, intercepts)) if intercepts else y
+    return ai("elemwise_add", y, row(n, intercepts)) if intercepts else y
 
 
 def labels(n: Node, picked: ir.Value) -> ir.Value | None:
@@ -166,7 +167,7 @@ def labels(n: Node, picked: ir.Value) -> ir.Value | None:
         return None if n.attr("classlabels_strings") and n.wants(0) else picked
     if tuple(known) == tuple(range(len(known))):
         return picked
-    return ai("gather", _row(n, known, np.int64), picked, axis=0)
+    return ai("gather", row(n, known, np.int64), picked, axis=0)
 
 
 def class_count(n: Node) -> int:

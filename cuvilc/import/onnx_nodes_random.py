@@ -20,6 +20,7 @@ from cuvilc.dialect.types import FLOATS
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_nodes_shape import sliced
 from .onnx_tensors import DTYPES
 
 
@@ -112,7 +113,7 @@ def multinomial(n: Node) -> ir.Value:
     count = n.attr("sample_size", 1)
     powers = ai("softmax", cast(n[0], "float64"), axis=1)
     sums = ai("cumsum", powers, axis=1, exclusive=False, reverse=False)
-    last = ai("slice", sums, starts=(0, classes - 1), steps=(1, 1), sizes=(batch, 1))
+    last = sliced(sums, (0, classes - 1), (batch, 1))
     u = ai("elemwise_mul", _uniform(n, (batch, count), "float64"), last)
     passed = ai("less_equal", reshape(sums, (batch, 1, classes)), reshape(u, (batch, count, 1)))
     drawn = ai("reduce_sum", cast(passed, "int64"), axes=(2,), keepdims=False)

@@ -11,6 +11,7 @@ from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
 from cuvilc.dialect.op import MANY, ShapeError
+from cuvilc.dialect.ops._rules import spell
 from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
@@ -174,10 +175,20 @@ def transpose(n: Node) -> ir.Value:
     return n[0] if perm == tuple(range(len(perm))) else ai("transpose", n[0], perm=perm)
 
 
+def _require_broadcast(given: Shape, wanted: Shape) -> None:
+    """Ask when the model runs what NumPy's rule asks of sizes that are known only then."""
+    for a, b in zip(reversed(given), reversed(wanted), strict=False):
+        fits = D.maximum(D.equal(a, b), D.maximum(D.equal(a, 1), D.equal(b, 1)))
+        if not isinstance(fits, int) and V.bounds(fits)[0] < 1:
+            message = f"{spell(given)} does not expand to {spell(wanted)}"
+            ai("require", condition=fits, message=message)
+
+
 @importer("Expand")
 def expand(n: Node) -> ir.Value:
     wanted = n.dims(1, "the target shape is")
     learn_bounds(n.shape(0), wanted)
+    _require_broadcast(n.shape(0), wanted)
     target = D.broadcast(n.shape(0), wanted)
     return n[0] if target == n.shape(0) else ai("broadcast_to", n[0], shape=target)
 
@@ -262,11 +273,18 @@ def sliced(
 ) -> ir.Value:
     """An ai.slice, or nothing where everything is taken."""
     steps = steps or (1,) * len(sizes)
-    if sizes == shape_of(x) and all(s == 1 for s in steps):
+    beyond = any(isinstance(s, int) and s and d != 0 for s, d in zip(starts, sizes, strict=True))
+    if sizes == shape_of(x) and all(s == 1 for s in steps) and not beyond:
         return x
     if any(isinstance(d, int) and d == 0 for d in sizes):
         starts = tuple(0 if d == 0 else s for s, d in zip(starts, sizes, strict=True))
     return ai("slice", x, starts=starts, steps=steps, sizes=sizes)
+
+
+def entry(x: ir.Value, i: Dim) -> ir.Value:
+    """x[i]."""
+    sizes = shape_of(x)[1:]
+    return reshape(sliced(x, (i, *[0] * len(sizes)), (1, *sizes)), sizes)
 
 
 def split_sizes(n: Node, total: Dim) -> list[Dim]:

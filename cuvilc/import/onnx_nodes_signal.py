@@ -12,6 +12,7 @@ from cuvilc.dialect.types import numpy_dtype
 from . import onnx_fourier as fourier
 from ._table import importer
 from .onnx_node import DataDependent, Node, ai, axis, cast, dtype_of, reshape, shape_of
+from .onnx_nodes_shape import sliced
 from .onnx_tensors import DTYPES
 from .onnx_values import Val
 
@@ -68,8 +69,7 @@ def _fitted(x: ir.Value, length: int) -> ir.Value:
     if not isinstance(size, int):
         raise DataDependent("the signal's length is")
     if size > length:
-        sizes = (batch, parts, length)
-        return ai("slice", x, starts=(0, 0, 0), steps=(1, 1, 1), sizes=sizes)
+        return sliced(x, (0, 0, 0), (batch, parts, length))
     if size == length:
         return x
     after = (0, 0, length - size)

@@ -12,7 +12,7 @@ from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
-from .onnx_nodes_ml import ML, POST, class_count, labels, transformed
+from .onnx_nodes_ml import ML, POST, class_count, labels, row, transformed
 from .onnx_nodes_shape import concat_values
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
@@ -24,10 +24,6 @@ def _rows(n: Node) -> ir.Value:
     """The input [N, F] in float32."""
     x = cast(n[0], "float32")
     return x if len(shape_of(x)) == 2 else reshape(x, (1, *shape_of(x)))
-
-
-def _row(n: Node, values: Any) -> ir.Value:
-    return n.constant(np.ascontiguousarray(np.array(values, np.float32)))
 
 
 def _times(x: ir.Value, value: float) -> ir.Value:
@@ -44,10 +40,10 @@ def _kernel(n: Node, x: ir.Value, vectors: np.ndarray) -> ir.Value:
     kind = n.attr("kernel_type", "LINEAR")
     if kind == "RBF":
         rows, features = shape_of(x)
-        apart = ai("elemwise_sub", reshape(x, (rows, 1, features)), _row(n, vectors))
+        apart = ai("elemwise_sub", reshape(x, (rows, 1, features)), row(n, vectors))
         squares = ai("elemwise_mul", apart, apart)
         return ai("exp", _times(ai("reduce_sum", squares, axes=(2,), keepdims=False), -gamma))
-    dots = ai("matmul", x, _row(n, vectors.T))
+    dots = ai("matmul", x, row(n, vectors.T))
     if kind == "LINEAR":
         return dots
     dots = _plus(_times(dots, gamma), shift)
@@ -62,7 +58,7 @@ def svm_regressor(n: Node) -> ir.Value:
     weights = np.array(n.attr("coefficients"), np.float32).reshape(-1, 1)
     if count:
         x = _kernel(n, x, np.array(n.attr("support_vectors"), np.float32).reshape(count, -1))
-    y = _plus(ai("matmul", x, _row(n, weights)), n.attr("rho")[0])
+    y = _plus(ai("matmul", x, row(n, weights)), n.attr("rho")[0])
     if n.attr("one_class", 0):
         positive = ai("greater", y, scalar(0.0, y))
         return ai("where", positive, scalar(1.0, y), scalar(-1.0, y))
@@ -97,7 +93,7 @@ def _linear(n: Node, classes: int) -> list[Any]:
     """A score a class. With one rho the sign decides, save between two classes."""
     weights = np.array(n.attr("coefficients"), np.float32).reshape(classes, -1)
     rho = n.attr("rho")
-    scores = _plus(ai("matmul", _rows(n), _row(n, weights.T)), rho[0])
+    scores = _plus(ai("matmul", _rows(n), row(n, weights.T)), rho[0])
     result = transformed(scores, n.attr("post_transform", "NONE"))
     if len(rho) == 1 and classes != 2:
         top = ai("reduce_max", scores, axes=(1,), keepdims=False)
@@ -126,24 +122,24 @@ def _pair_scores(n: Node, classes: int) -> ir.Value:
         of_i, of_j = (slice(starts[c], starts[c + 1]) for c in (i, j))
         matrix[of_i, column], matrix[of_j, column] = weights[j - 1, of_i], weights[i, of_j]
     vectors = np.array(n.attr("support_vectors"), np.float32).reshape(total, -1)
-    scores = ai("matmul", _kernel(n, _rows(n), vectors), _row(n, matrix))
-    return ai("elemwise_add", scores, _row(n, n.attr("rho")[: len(pairs)]))
+    scores = ai("matmul", _kernel(n, _rows(n), vectors), row(n, matrix))
+    return ai("elemwise_add", scores, row(n, n.attr("rho")[: len(pairs)]))
 
 
 def _votes(n: Node, scores: ir.Value, classes: int) -> ir.Value:
     """[N, classes]: how many pairs each class wins."""
     pairs = list(combinations(range(classes), 2))
     change, losing = np.zeros((len(pairs), classes)), np.zeros(classes)
-    for row, (i, j) in enumerate(pairs):
-        change[row, i], change[row, j] = 1, -1
+    for pair, (i, j) in enumerate(pairs):
+        change[pair, i], change[pair, j] = 1, -1
         losing[j] += 1
     won = cast(ai("greater", scores, scalar(0.0, scores)), dtype_of(scores))
-    return ai("elemwise_add", ai("matmul", won, _row(n, change)), _row(n, losing))
+    return ai("elemwise_add", ai("matmul", won, row(n, change)), row(n, losing))
 
 
 def _probabilities(n: Node, scores: ir.Value, classes: int) -> ir.Value:
     """Of each class, from the sigmoids of the pairs' scores.    (Platt 2000)"""
-    a, b = (_row(n, n.attr(name)) for name in ("prob_a", "prob_b"))
+    a, b = (row(n, n.attr(name)) for name in ("prob_a", "prob_b"))
     logits = ai("neg", ai("elemwise_add", ai("elemwise_mul", scores, a), b))
     pairs = ai("clip", ai("sigmoid", logits), low=_NEAR_ZERO, high=1.0 - _NEAR_ZERO)
     return ai("couple_probabilities", pairs, classes=classes)
