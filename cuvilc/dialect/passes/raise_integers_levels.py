@@ -30,6 +30,14 @@ def is_one(g: Graph, value: Value) -> bool:
     return g.type(value).shape in ((), (1,))
 
 
+def line(g: Graph, value: Value, spatial: int = 0) -> Value:
+    """One number as a scalar; a line as it broadcasts along channels before `spatial` axes."""
+    t = g.type(value)
+    if is_one(g, value):
+        return value if t.rank == 0 else g.build("ai.reshape", value, shape=())
+    return g.build("ai.reshape", value, shape=(*t.shape, *[1] * spatial)) if spatial else value
+
+
 def zero_of(node: Node) -> Value | None:
     """The zero point of a quantisation or dequantisation; None: 0."""
     return node.operands[2] if len(node.operands) > 2 else None

@@ -13,6 +13,7 @@ from cuvilc.dialect.passes.raise_integers_levels import (
     dequantised,
     is_one,
     known,
+    line,
     zero_of,
 )
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rules
@@ -38,7 +39,7 @@ def integer_matmul(g: Graph, node: Node) -> Any:
     left, right = (_turned(g, n.operands[0], turn) for n, turn in ((a, turn_a), (b, turn_b)))
     zeros = _zeros(g, a, b)
     total = g.build("ai.matmul_integer", left, right, *zeros, origin=(a, b, node))
-    return _scaled(g, node, total, _line(g, a.operands[1]), _line(g, b.operands[1]))
+    return _scaled(g, node, total, line(g, a.operands[1]), line(g, b.operands[1]))
 
 
 def integer_conv(g: Graph, node: Node) -> Any:
@@ -55,13 +56,13 @@ def integer_conv(g: Graph, node: Node) -> Any:
         origin=(x, w, node), **node.attrs,
     )  # fmt: skip
     spatial = g.type(node.result).rank - 2
-    scales = [_line(g, n.operands[1], spatial) for n in (x, w)]
+    scales = [line(g, n.operands[1], spatial) for n in (x, w)]
     if len(node.operands) < 3:
         return _scaled(g, node, total, *scales)
-    bias = _line(g, node.operands[2], spatial)
+    bias = line(g, node.operands[2], spatial)
     whole = _whole_bias(g, node.operands[2], x.operands[1], w.operands[1])
     if whole is not None:
-        total = g.build("ai.elemwise_add", total, _line(g, whole, spatial))
+        total = g.build("ai.elemwise_add", total, line(g, whole, spatial))
         return _scaled(g, node, total, *scales)
     return g.build("ai.elemwise_add", _scaled(g, node, total, *scales), bias)
 
@@ -80,18 +81,10 @@ def _turned(g: Graph, value: Value, turn: bool) -> Value:
 
 def _zeros(g: Graph, left: Node, right: Node) -> list[Value]:
     """Zero points of both, as far as there are some: numbers as scalars."""
-    found = [None if z is None else _line(g, z) for z in (zero_of(left), zero_of(right))]
+    found = [None if z is None else line(g, z) for z in (zero_of(left), zero_of(right))]
     if found[0] is None and found[1] is not None:
         found[0] = g.full(0, (), g.type(left.operands[0]).dtype)
     return [z for z in found if z is not None]
-
-
-def _line(g: Graph, value: Value, spatial: int = 0) -> Value:
-    """One number as a scalar; a line as it broadcasts along channels before `spatial` axes."""
-    t = g.type(value)
-    if is_one(g, value):
-        return value if t.rank == 0 else g.build("ai.reshape", value, shape=())
-    return g.build("ai.reshape", value, shape=(*t.shape, *[1] * spatial)) if spatial else value
 
 
 def _scaled(g: Graph, node: Node, total: Value, left: Value, right: Value) -> Value:
@@ -161,9 +154,9 @@ def quantised(g: Graph, node: Node) -> Any:
         return None
     if g.type(scale).dtype != "float32" or not _divides(g, node.operands[0]):
         return None
-    smaller = _divided(g, node.operands[0], _line(g, scale))
+    smaller = _divided(g, node.operands[0], line(g, scale))
     one = g.full(1.0, (), "float32")
-    zero = _line(g, node.operands[2])
+    zero = line(g, node.operands[2])
     return g.build(node.name, smaller, one, zero, origin=(node,), axis=0, block=0)
 
 

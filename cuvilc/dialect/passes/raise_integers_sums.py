@@ -9,7 +9,7 @@ import numpy as np
 from cuvilc.dialect.dims import product
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.passes.context import Miss
-from cuvilc.dialect.passes.raise_integers_levels import known, recoded
+from cuvilc.dialect.passes.raise_integers_levels import known, line, recoded
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rules
 
 _DENSE = 64  # most groups of a convolution that is computed as one
@@ -29,8 +29,7 @@ def plain_product(g: Graph, node: Node) -> Any:
     y = g.build("ai.matmul_integer", a, b, origin=(node,))
     size = types[0].shape[-1]
     if p is not None:
-        line = _total(g, b, (types[1].rank - 2,))
-        y = _less(g, y, p, line)
+        y = _less(g, y, p, _total(g, b, (types[1].rank - 2,)))
     if q is not None:
         y = _less(g, y, q, _total(g, a, (types[0].rank - 1,)))
     if p is not None and q is not None:
@@ -49,11 +48,11 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     outputs, *taps = t.shape
     if taps[0] == 1 and groups == outputs:  # a channel alone: its schedule subtracts zero points
         return None
-    x, p = _coded(g, x, zeros[0], "uint8", lambda z: _scalar(g, z))
-    w, q = _coded(g, w, zeros[1], "int8", lambda z: _along_channels(g, z, spatial))
+    x, p = _coded(g, x, zeros[0], "uint8", lambda z: line(g, z))
+    w, q = _coded(g, w, zeros[1], "int8", lambda z: line(g, z, spatial))
     if q is not None and groups > 1:
         raise Miss("weights with a zero point in groups")
-    outside = _scalar(g, zeros[0]) if zeros[0] is not None else g.full(0, (), g.type(x).dtype)
+    outside = line(g, zeros[0]) if zeros[0] is not None else g.full(0, (), g.type(x).dtype)
     if g.type(outside).dtype == "int8":
         outside = recoded(g, outside, "zero")
     elif g.type(node.operands[0]).dtype == "int8":
@@ -62,8 +61,8 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     w, attrs["groups"] = _dense(g, w, groups)
     y = g.build("ai.conv_integer", x, w, outside, origin=(node,), **attrs)
     if p is not None:
-        line = _total(g, w, tuple(range(1, t.rank)), keep=False)
-        y = _less(g, y, p, _along_channels(g, line, spatial))
+        sums = _total(g, w, tuple(range(1, t.rank)), keep=False)
+        y = _less(g, y, p, line(g, sums, spatial))
     if q is not None:
         ones = g.full(1, (1, *taps), "int8")
         y = _less(g, y, q, g.build("ai.conv_integer", x, _stored(g, ones), outside, **attrs))
@@ -100,23 +99,12 @@ def _numbers(g: Graph, levels: np.ndarray) -> Value:
     return g.constant(levels, "zero")
 
 
-def _scalar(g: Graph, value: Value) -> Value:
-    return value if g.type(value).rank == 0 else g.build("ai.reshape", value, shape=())
-
-
 def _column(g: Graph, zero: Value, rank: int) -> Value:
     """Zero points of rows [M] as they stand beside a product, [M, 1]."""
     t = g.type(zero)
     if t.rank != 1 or rank < 2 or t.shape == (1,):
         return zero
     return g.build("ai.reshape", zero, shape=(*t.shape, 1))
-
-
-def _along_channels(g: Graph, line: Value, spatial: int) -> Value:
-    t = g.type(line)
-    if t.rank == 0 or t.shape == (1,):
-        return _scalar(g, line)
-    return g.build("ai.reshape", line, shape=(*t.shape, *[1] * spatial))
 
 
 def _total(g: Graph, x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
@@ -128,9 +116,9 @@ def _times(g: Graph, a: Value, b: Value) -> Value:
     return g.build("ai.elemwise_mul", a, b)
 
 
-def _less(g: Graph, y: Value, zero: Value, line: Value) -> Value:
-    """y - zero · line. Miss never: the shapes broadcast to y's."""
-    return g.build("ai.elemwise_sub", y, _times(g, zero, line))
+def _less(g: Graph, y: Value, zero: Value, sums: Value) -> Value:
+    """y - zero · sums, whose shapes broadcast to y's."""
+    return g.build("ai.elemwise_sub", y, _times(g, zero, sums))
 
 
 def _count(g: Graph, size: Any) -> Value:
