@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-SUFFIXES = ("int8", "dynamic")
-
 
 def quantise(source: Path, kind: str, into: Path) -> None:
     """Write model.onnx, inputs.npz, ref.npz and meta.json of `source` quantised into a folder."""

@@ -11,6 +11,9 @@ RELATIVE: dict[str, float | None] = {
 # Of the interpreter before and after passes, in the same unit, where it computes in float32.
 MOVED = 2e-6  # operations are moved, merged or folded
 REWRITTEN = 1e-5  # formulas become one operation, or kernels add in another order
+DOUBLE = 1e-11  # of kernels, where nothing on the way is float32
+# Least scale of random cases whose contents are about 1 in size: some have one element near 0.
+LEAST_SCALE = 1e-2
 # An 8-bit result may fall on the neighbouring step where a value lies between two.
 QUANTISED_STEPS = 1
 

@@ -14,10 +14,6 @@ from tests.conformance.cases import onnx_cases
 
 def run_case(case: Any, target: str = "x86") -> Any:
     """The outcome of a case. A diagnostic that puts the fault on the model is a refusal."""
-
-    def outcome(kind: str, reason: str = "") -> Any:
-        return onnx_cases.Outcome(case.name, case.operator, kind, reason)
-
     try:
         try:
             wrong = _run(case, case.model, target)
@@ -28,10 +24,10 @@ def run_case(case: Any, target: str = "x86") -> Any:
     except CuvilError as error:
         first = error.diagnostics[0]
         kind = "failed" if CODES[first.code].exit_code == 3 else "refused"
-        return outcome(kind, f"{first.code} {first.message}")
+        return case.outcome(kind, f"{first.code} {first.message}")
     except Exception as error:
-        return outcome("failed", f"{type(error).__name__}: {error}".splitlines()[0])
-    return outcome("failed", wrong) if wrong else outcome("passed")
+        return case.outcome("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+    return case.outcome("failed", wrong) if wrong else case.outcome("passed")
 
 
 def _run(case: Any, model: Any, target: str) -> str:

@@ -27,10 +27,6 @@ _BITS = {
 
 def run_case(case: Any) -> Any:
     """The outcome of a case. What onnxruntime will not load or run is a refusal."""
-
-    def outcome(kind: str, reason: str = "") -> Any:
-        return onnx_cases.Outcome(case.name, case.operator, kind, reason)
-
     ort.set_default_logger_severity(4)
     try:
         options = ort.SessionOptions()
@@ -41,10 +37,10 @@ def run_case(case: Any) -> Any:
         for inputs, wanted in case.data:
             found = onnx_cases.tensors(_run(session, case.model, inputs))
             if wrong := onnx_cases.difference(case, found, wanted):
-                return outcome("failed", wrong)
+                return case.outcome("failed", wrong)
     except Exception as error:
-        return outcome("refused", " ".join(str(error).split()))
-    return outcome("passed")
+        return case.outcome("refused", " ".join(str(error).split()))
+    return case.outcome("passed")
 
 
 def _run(session: Any, model: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, Any]:

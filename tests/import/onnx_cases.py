@@ -45,6 +45,9 @@ class Case:
     def operator(self) -> str:
         return str(self.model.graph.node[0].op_type)
 
+    def outcome(self, kind: str, reason: str = "") -> Outcome:
+        return Outcome(self.name, self.operator, kind, reason)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -107,20 +110,20 @@ def run_case(case: Case, run: Runner = interpret) -> Outcome:
         program = _import(case, case.model)
     except CuvilError as error:
         if not any(d.code in FREEZING for d in error.diagnostics):
-            return Outcome(case.name, case.operator, "refused", _first_line(error))
+            return case.outcome("refused", _first_line(error))
         try:
             program = _import(case, freeze_small_inputs(case))
         except CuvilError as again:
-            return Outcome(case.name, case.operator, "refused", _first_line(again))
+            return case.outcome("refused", _first_line(again))
     try:
         for inputs, wanted in case.data:
             found = run(program, tensors(inputs))
             wrong = difference(case, found, wanted)
             if wrong:
-                return Outcome(case.name, case.operator, "failed", wrong)
+                return case.outcome("failed", wrong)
     except Exception as error:  # a crash is a result here
-        return Outcome(case.name, case.operator, "failed", f"{type(error).__name__}: {error}")
-    return Outcome(case.name, case.operator, "passed")
+        return case.outcome("failed", f"{type(error).__name__}: {error}")
+    return case.outcome("passed")
 
 
 def tensors(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

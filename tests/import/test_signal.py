@@ -7,6 +7,7 @@ import pytest
 
 from cuvilc.diagnostics import CuvilError
 from tests.dialect.ops.onnx_nodes import Node, ints
+from tests.tolerances import DOUBLE
 
 from .one_node import agree, registry, results, saved
 
@@ -67,7 +68,7 @@ def test_double_precision_stays(tmp_path):
     wanted = np.fft.rfft(x[..., 0])
     for found in results(tmp_path, Node("DFT", [x], {"onesided": 1})):
         z = found[0][..., 0] + 1j * found[0][..., 1]
-        assert np.abs(z - wanted).max() < 1e-11 * np.abs(wanted).max()
+        assert np.abs(z - wanted).max() < DOUBLE * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("onesided", [0, 1])

@@ -17,7 +17,7 @@ from cuvilc.dialect.interpret import interpret
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import open_package
 from tests.properties.draws import Case
-from tests.tolerances import mismatch
+from tests.tolerances import LEAST_SCALE, mismatch
 
 
 def by_interpreter(case: Case) -> dict[str, np.ndarray]:
@@ -64,8 +64,6 @@ def by_onnx(case: Case) -> dict[str, Any]:
     return dict(zip(names, (np.asarray(f) for f in found), strict=True))
 
 
-# Contents are about 1 in size, and some cases have one element, which may happen to be near 0.
-LEAST_SCALE = 1e-2
 _REFERENCES = {
     "onnxruntime": (by_onnxruntime,),
     "onnx": (by_onnx,),
@@ -106,7 +104,7 @@ def different(case: Case, found: dict[str, np.ndarray], wanted: list[dict[str, A
 def _one(case: Case, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> str:
     for name, value in wanted.items():
         got, want = np.asarray(found[name]), np.asarray(value)
-        wrong = mismatch(got, want, quantised=case.steps > 0, scale=LEAST_SCALE)
+        wrong = mismatch(got, want, quantised=case.quantised, scale=LEAST_SCALE)
         if wrong:
             return f"{name}: {wrong}: {got.reshape(-1)[:6]} not {want.reshape(-1)[:6]}"
     return ""

@@ -42,7 +42,7 @@ def _elementwise(op: str, **attributes: float) -> None:
         if op in ("QLinearAdd", "QLinearMul"):
             parts += quantised(d, made, d.broadcast(shape), dtype)
         scale = 1 / 256 if op == "QLinearSigmoid" else None
-        return made.case([*parts, *result(d, made, dtype, scale)], [dtype], steps=1,
+        return made.case([*parts, *result(d, made, dtype, scale)], [dtype], quantised=True,
                          reference="onnxruntime", **attributes)  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def qlinear_softmax(d: Draw) -> Case:
     dtype, made = d.pick("uint8", "int8"), model("QLinearSoftmax")
     shape = d.shape(1, 3, zero=False)
     parts = [*quantised(d, made, shape, dtype), *result(d, made, dtype, 1 / 256)]
-    return made.case(parts, [dtype], steps=1, opset=d.pick(12, 13), axis=d.axis(len(shape)),
+    return made.case(parts, [dtype], quantised=True, opset=d.pick(12, 13), axis=d.axis(len(shape)),
                      reference="onnxruntime")  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def qlinear_where(d: Draw) -> Case:
         made.weights[parts[i]] = made.feeds.pop(parts[i])
     end = result(d, made, dtype)
     made.weights |= {name: made.feeds.pop(name) for name in end}
-    return made.case([*parts, *end], [dtype], steps=1, reference="onnxruntime")
+    return made.case([*parts, *end], [dtype], quantised=True, reference="onnxruntime")
 
 
 def _average(op: str, more: Callable[[Draw, int], dict[str, object]]) -> None:
@@ -84,7 +84,7 @@ def _average(op: str, more: Callable[[Draw, int], dict[str, object]]) -> None:
         channels = d.number(1, 3)
         shape = [2, *sizes, channels] if last else [2, channels, *sizes]
         parts = quantised(d, made, shape, dtype, optional=op == "QLinearAveragePool")
-        return made.case([*parts, *result(d, made, dtype)], [dtype], steps=1,
+        return made.case([*parts, *result(d, made, dtype)], [dtype], quantised=True,
                          channels_last=int(last), reference="onnxruntime",
                          **more(d, spatial))  # fmt: skip
 
@@ -117,7 +117,7 @@ def qlinear_concat(d: Draw) -> Case:
         own = list(shape)
         own[at] = d.number(1, 4)
         parts += quantised(d, made, own, dtype, optional=False)
-    return made.case(parts, [dtype], steps=1, axis=at, reference="onnxruntime")
+    return made.case(parts, [dtype], quantised=True, axis=at, reference="onnxruntime")
 
 
 @operator("ms.NhwcMaxPool")
@@ -171,7 +171,7 @@ def qgemm(d: Draw) -> Case:
     if d.flag():
         out = a.dtype.name
         parts += result(d, made, out, 0.7)
-    return made.case(parts, [out], steps=1, transA=int(turn_a), transB=int(turn_b),
+    return made.case(parts, [out], quantised=True, transA=int(turn_a), transB=int(turn_b),
                      alpha=d.pick(1.0, 0.5), reference="onnxruntime")  # fmt: skip
 
 

@@ -23,13 +23,13 @@ MICROSOFT = "com.microsoft"
 
 @dataclass
 class Case:
-    """A model and its inputs. `steps`: how far integers may be off; `reference`: whom to ask;
+    """A model and its inputs. `quantised`: integers may be a step off; `reference`: whom to ask;
     `twin`: another model that means the same, for the references to run where they lack this one.
     """
 
     model: onnx.ModelProto
     feeds: dict[str, np.ndarray]
-    steps: int = 0
+    quantised: bool = False
     reference: str = "both"  # onnxruntime, onnx, both: agree with either
     twin: Case | None = None
 
@@ -123,7 +123,7 @@ class Model:
 
     def case(self, inputs: Sequence[str], outputs: Sequence[str | None], **more: Any) -> Case:
         """outputs: a dtype each, None for one that is left out. more: attributes, Case's fields."""
-        own = {k: more.pop(k) for k in ("steps", "reference", "twin") if k in more}
+        own = {k: more.pop(k) for k in ("quantised", "reference", "twin") if k in more}
         attributes = {k: v for k, v in more.items() if v is not None}
         inputs = list(inputs)
         while inputs and not inputs[-1]:

@@ -262,7 +262,7 @@ def dequantize_linear(d: Draw) -> Case:
 def dynamic_quantize_linear(d: Draw) -> Case:
     made = Model("DynamicQuantizeLinear", 11)
     x = made.input(d.array(d.shape(1, 3, zero=False), low=d.pick(-3, 0, 1), high=d.pick(2, 5)))
-    return made.case([x], ["uint8", "float32", "uint8"], steps=1)
+    return made.case([x], ["uint8", "float32", "uint8"], quantised=True)
 
 
 @operator("MatMulInteger")

@@ -150,10 +150,11 @@ def _no_oracle_for_signed_shifts(arrays, attrs):
 
 @node("cast")
 def _cast(arrays, attrs):
-    return Node("Cast", list(arrays), {"to": _tensor_type(attrs["dtype"])})
+    return Node("Cast", list(arrays), {"to": tensor_type(attrs["dtype"])})
 
 
-def _tensor_type(dtype: str) -> int:
+def tensor_type(dtype: str) -> int:
+    """The number that ONNX has for a dtype of the dialect."""
     return helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
 
 
@@ -162,13 +163,13 @@ def _narrow(arrays, attrs):
     (x,) = arrays
     if x.dtype.kind in "iub":
         return None  # the reference evaluator rounds integers before it saturates them
-    words = {"to": _tensor_type(attrs["dtype"]), "saturate": int(attrs["saturate"])}
+    words = {"to": tensor_type(attrs["dtype"]), "saturate": int(attrs["saturate"])}
     return Node("Cast", [x], {**words, "round_mode": attrs["rounding"]}, opset=25)
 
 
 @node("bitcast")
 def _bitcast(arrays, attrs):
-    return Node("BitCast", list(arrays), {"to": _tensor_type(attrs["dtype"])}, opset=26)
+    return Node("BitCast", list(arrays), {"to": tensor_type(attrs["dtype"])}, opset=26)
 
 
 @node("clip")

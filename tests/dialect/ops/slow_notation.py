@@ -169,9 +169,6 @@ class SlowNotation:
         assert np.iinfo(a.dtype).min <= quotient <= np.iinfo(a.dtype).max, "overflow traps"
         return quotient
 
-    def floor_div(self, a: V, b: V) -> V:
-        return V(int(a.value) // int(b.value), a.dtype)
-
     def floor_mod(self, a: V, b: V) -> V:
         assert a.dtype == b.dtype
         return V(np.mod(a.value, b.value), a.dtype)
