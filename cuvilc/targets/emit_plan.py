@@ -257,7 +257,7 @@ class _Emitter:
                 target=self.plan.kernels.index(kernel.name),
                 buffers=tuple(self.numbers[v] for v in (*operation.operands, *operation.results)),
                 scalars=tuple(substitute(s, sizes) for s in facts.scalars),
-                tasks=substitute(facts.tasks, sizes),
+                tasks=_tasks(substitute(facts.tasks, sizes), operation),
                 scratch_bytes=substitute(facts.scratch_bytes, sizes),
                 cost=dims.maximum(flops, moved * 4),
                 name=kernel.name,
@@ -268,3 +268,13 @@ class _Emitter:
         self.emitted.facts[kernel.name] = KernelFacts(
             facts.schedule, known.flops + flops, known.bytes + moved
         )
+
+
+def _tasks(tasks: Dim, launch: Operation) -> Dim:
+    """At most one task an element: of results without any, an axis may be of any length."""
+    if isinstance(tasks, int):
+        return tasks
+    elements: Dim = 0
+    for value in launch.results:
+        elements = elements + dims.product(ir.type_of(value).shape)
+    return dims.minimum(tasks, elements)

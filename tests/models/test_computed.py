@@ -13,13 +13,14 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from cuvilc.diagnostics import CuvilError
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.passes import PIPELINE
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.driver import BuildRequest, build
 from cuvilc.open_package import open_package
 from tests.models import agree
-from tests.models.computed_cases import Feeds, body, model, node, port
+from tests.models.computed_cases import INT64, Feeds, body, model, node, port
 from tests.models.control_cases import CASES
 from tests.tolerances import mismatch
 
@@ -89,3 +90,21 @@ def test_vectors_of_a_loop_that_never_ends(tmp_path: Path) -> None:
     report = build(BuildRequest(path, tmp_path / "endless.cuvil", cpu="host"))
     assert report.package is not None
     assert "its loops run for too long" in report.notes[0]
+
+
+def test_expand_by_data_as_numpy_broadcasts(tmp_path: Path) -> None:
+    """An empty result has no tasks, however long its axes; sizes that do not fit are refused."""
+    proto = model(
+        [node("Expand", "x shape", "y"), node("Relu", "y", "z")],
+        [port("x", ["n"]), port("shape", [2], INT64)], [port("z", [None, None])],
+    )  # fmt: skip
+    path = tmp_path / "expand.onnx"
+    path.write_bytes(proto.SerializeToString())
+    build(BuildRequest(path, tmp_path / "expand.cuvil", cpu="host", vectors=0))
+    package = open_package(tmp_path / "expand.cuvil")
+    for count, shape in ((3, (2, 3)), (1, (2, 3)), (0, (1 << 40, 0)), (3, (2, 1))):
+        x = np.ones(count, np.float32)
+        found = package.run({"x": x, "shape": np.array(shape)})["z"]
+        assert found.shape == np.broadcast_shapes(x.shape, shape)
+    with pytest.raises(CuvilError, match=r"\[n\] does not expand to"):
+        package.run({"x": np.ones(0, np.float32), "shape": np.array([2, 3])})
