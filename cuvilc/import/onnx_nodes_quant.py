@@ -4,7 +4,7 @@ know: raise-integers makes integer products of it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.op import ShapeError
@@ -15,6 +15,8 @@ from .onnx_node import Node, ai, axis, cast, dtype_of, reshape, shape_of
 from .onnx_nodes_conv import convolve
 from .onnx_nodes_matmul import product
 from .onnx_tensors import DTYPES, type_name
+
+_Perhaps = TypeVar("_Perhaps", ir.Value, ir.Value | None)
 
 
 def _among(word: str, dtypes: tuple[str, ...]) -> Refusal:
@@ -40,7 +42,7 @@ def _axis(n: Node, scale: ir.Value) -> int:
     return axis(n.attr("axis", 1), len(n.shape(0))) if len(shape_of(scale)) else 0
 
 
-def one(value: ir.Value | None) -> ir.Value | None:
+def one(value: _Perhaps) -> _Perhaps:
     """A single scale or zero point as a scalar."""
     return reshape(value, ()) if value is not None and shape_of(value) == (1,) else value
 
@@ -53,7 +55,6 @@ _refused_precision = _among("precision", PRECISIONS)
 def quantize_linear(n: Node) -> ir.Value:
     """The quotient is a half where x and scale both are (as in onnx's reference), else float32."""
     x, scale, zero = n[0], one(n[1]), one(n.get(2))
-    assert scale is not None
     precision = _dtype(n, "precision")
     if precision:
         x, scale = cast(x, precision), cast(scale, precision)
@@ -72,7 +73,6 @@ def quantize_linear(n: Node) -> ir.Value:
 def dequantize_linear(n: Node) -> ir.Value:
     """Products are a float32 where the result is of another dtype than the scale."""
     scale = one(n[1])
-    assert scale is not None
     wanted = _dtype(n, "output_dtype") or dtype_of(scale)
     if wanted != dtype_of(scale):
         scale = cast(scale, "float32")
@@ -88,23 +88,17 @@ def dequantize_linear(n: Node) -> ir.Value:
 
 
 def real(n: Node, first: int, along: int = 0) -> ir.Value:
-    """Inputs first, first+1, first+2 (value, scale, zero point) as floats."""
+    """Inputs first, first+1, first+2 (value, scale, zero point) as floats; `along`: the axis of
+    several scales.
+    """
     scale, zero = one(n[first + 1]), one(n.get(first + 2))
-    assert scale is not None
-    return ai(
-        "dequantize_linear",
-        n[first],
-        scale,
-        zero,
-        axis=along if len(shape_of(scale)) else 0,
-        block=0,
-    )
+    along = along if shape_of(scale) else 0
+    return ai("dequantize_linear", n[first], scale, zero, axis=along, block=0)
 
 
 def stored(n: Node, y: ir.Value, scale: int, dtype: str) -> ir.Value:
     """Quantise by the scale and zero point in inputs scale, scale+1."""
     by, zero = one(n[scale]), one(n.get(scale + 1))
-    assert by is not None
     if zero is None:
         zero = ir.full(0, shape_of(by), dtype)
     if len(shape_of(by)) > 1 or len(shape_of(zero)) > 1:
@@ -138,17 +132,8 @@ def qlinear_matmul(n: Node) -> ir.Value:
 def _real_matrix(n: Node, first: int, along: int) -> ir.Value:
     """A matrix operand as floats; its scales may be one, one a row (column), or of full rank."""
     scale, zero = one(n[first + 1]), one(n.get(first + 2))
-    assert scale is not None
-    rank = len(n.shape(first))
     if len(shape_of(scale)) <= 1:
-        return ai(
-            "dequantize_linear",
-            n[first],
-            scale,
-            zero,
-            axis=rank + along if shape_of(scale) else 0,
-            block=0,
-        )
+        return real(n, first, len(n.shape(first)) + along)
     x = cast(n[first], dtype_of(scale))
     if zero is not None:
         x = ai("elemwise_sub", x, cast(zero, dtype_of(scale)))
