@@ -18,6 +18,8 @@ from .onnx_nodes_ml import ML
 from .onnx_nodes_shape import concat_values, sliced
 
 _STRINGS = "strings are not supported: map them to numbers before the model"
+_MOST_WALKS, _MOST_COLUMNS = 1024, 1 << 24
+_DTYPES = {"floats": np.float32, "int64s": np.int64}
 
 
 def look_up(n: Node, x: ir.Value, keys: np.ndarray, values: np.ndarray, other: Any) -> ir.Value:
@@ -42,10 +44,6 @@ def _no_strings(attributes: dict[str, Any]) -> str | None:
     return _STRINGS if any(attributes.get(name) for name in listed) else None
 
 
-_MOST_WALKS, _MOST_COLUMNS = 1024, 1 << 24
-_DTYPES = {"floats": np.float32, "int64s": np.int64}
-
-
 @importer("LabelEncoder", domain=ML, refuse=_no_strings)
 def label_encoder(n: Node) -> ir.Value:
     keys, values = _column(n, "keys"), _column(n, "values")
@@ -65,6 +63,7 @@ def label_encoder(n: Node) -> ir.Value:
 
 
 def _column(n: Node, what: str) -> np.ndarray:
+    """The `keys` or `values` of the table, from whichever attribute holds them."""
     tensor = n.attr(f"{what}_tensor")
     if tensor is not None:
         return np.asarray(tensor).reshape(-1)

@@ -19,6 +19,11 @@ from tests.tolerances import mismatch
 registry = import_module("cuvilc.import.registry")
 
 
+def drawn(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """float32 of the standard normal distribution."""
+    return rng.normal(size=shape).astype(np.float32)
+
+
 def saved(folder: Path, node: Node, constants: Sequence[int] = ()) -> Path:
     """The node's model as a file; the inputs numbered in `constants` are initializers."""
     proto = model_of(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -11,13 +12,10 @@ import pytest
 from tests.dialect.ops.onnx_nodes import Node, expected, ints
 from tests.tolerances import mismatch
 
-from .one_node import agree, results
+from .one_node import agree, drawn, results
 
 RNG = np.random.default_rng(23)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
+normal = partial(drawn, RNG)
 
 
 BOXES = np.array([[0, 1, 5, 4], [2, 2, 7, 7.5]], np.float32)

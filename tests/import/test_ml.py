@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,12 @@ import pytest
 from cuvilc.diagnostics import CuvilError
 from tests.dialect.ops.onnx_nodes import Node
 
-from .one_node import agree, registry, results, saved
+from .one_node import agree, drawn, registry, results, saved
 
 RNG = np.random.default_rng(17)
 ML = "ai.onnx.ml"
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
+normal = partial(drawn, RNG)
 
 
 def ml(kind: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Node:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from tests.dialect.ops.onnx_nodes import Node, ints
 
-from .one_node import agree
+from .one_node import agree, drawn
 
 RNG = np.random.default_rng(11)
-
-
-def image(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
+image = partial(drawn, RNG)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

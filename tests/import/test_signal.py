@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,15 +11,12 @@ from cuvilc.diagnostics import CuvilError
 from tests.dialect.ops.onnx_nodes import Node, ints
 from tests.tolerances import DOUBLE
 
-from .one_node import agree, registry, results, saved
+from .one_node import agree, drawn, registry, results, saved
 
 RNG = np.random.default_rng(5)
 # dense; 64·k; four steps in three; a prime with a matrix; Bluestein; odd; twice a large prime
 LENGTHS = (1, 2, 7, 60, 512, 600, 1024, 1155, 4104, 251, 1009, 2018)
-
-
-def signal(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
+signal = partial(drawn, RNG)
 
 
 def parts(z: np.ndarray) -> np.ndarray:

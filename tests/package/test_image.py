@@ -20,6 +20,7 @@ import pytest
 
 from cuvilc.diagnostics import CuvilError
 from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.ops.structure import MOST
 from cuvilc.package import image_format as form
 from cuvilc.package.check import check_plan
 from cuvilc.package.exprs import Op
@@ -295,6 +296,12 @@ def test_the_numbers_are_those_of_image_h() -> None:
     order = re.findall(r"CUVIL_(\w+)", names[1])
     assert [name.lower() for name in order] == list(form.DTYPES)
     assert f"CUVIL_MAX_RANK {form.MAX_RANK}" in api
+
+
+def test_computed_sizes_saturate_alike() -> None:
+    text = (HEADER_FILE.parent / "computed.c").read_text()
+    limit = re.search(r"#define VALUE_LIMIT \(INT64_C\(1\) << (\d+)\)", text)
+    assert limit and 1 << int(limit[1]) == MOST
 
 
 def test_the_records_are_as_large_as_the_compiler_makes_them(tmp_path: Path) -> None:
