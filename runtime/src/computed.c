@@ -60,7 +60,7 @@ static cuvil_status serve_scratch(cuvil_context *context, const cuvil_step *step
     if (bytes <= 0 || (uint64_t)bytes <= context->scratch_stride)
         return CUVIL_OK;
     uint64_t stride = ((uint64_t)bytes + 63) & ~UINT64_C(63), total = UINT64_MAX;
-    if (stride < UINT64_MAX / 2048) /* twice as many as there can be threads */
+    if (stride < UINT64_MAX / CUVIL_MAX_THREADS)
         total = stride * (uint64_t)context->threads;
     cuvil_block *block = &context->heap[model->slot_count + model->output_count];
     cuvil_status status = cuvil_grow(block, total, cuvil_string(model, step->layer));

@@ -5,8 +5,6 @@
 #include "cpu.h"
 #include "internal.h"
 
-#define MAX_THREADS 1024
-
 static void *array(size_t count, size_t bytes)
 {
     return calloc(count > 0 ? count : 1, bytes);
@@ -40,11 +38,11 @@ static cuvil_status choose_threads(const cuvil_options *options, int32_t *thread
                               options->struct_bytes);
         *threads = options->threads;
     }
-    if (*threads < 0 || *threads > MAX_THREADS)
+    if (*threads < 0 || *threads > CUVIL_MAX_THREADS)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%d threads asked for, allowed is 0..%d", *threads,
-                          MAX_THREADS);
+                          CUVIL_MAX_THREADS);
     if (*threads == 0)
-        *threads = cuvil_cpu_count() < MAX_THREADS ? cuvil_cpu_count() : MAX_THREADS;
+        *threads = cuvil_cpu_count() < CUVIL_MAX_THREADS ? cuvil_cpu_count() : CUVIL_MAX_THREADS;
     return CUVIL_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "image.h"
 #include "pool.h"
 
+#define CUVIL_MAX_THREADS 1024
 #define CUVIL_TEXT_BYTES 96 /* longest expression that messages and cuvil_tensor_info spell out */
 
 /* What must be renewed when a computed symbol gets a value: an expression, an output, a buffer, the
