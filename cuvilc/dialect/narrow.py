@@ -95,9 +95,9 @@ def bits_of(name: str) -> int:
 def round_to(x: np.ndarray, name: str, saturate: bool, rounding: str) -> np.ndarray:
     """x as an array of a narrow float, by the rules of ONNX's Cast.
 
-    A float64 or integer goes through float32, as in ml_dtypes. `saturate`: beyond the largest
-    number lies that, infinities included; else infinity or NaN, whichever the format has first (one
-    with neither saturates always). `rounding` matters to float8_e8m0fnu alone.
+    A float64 or integer goes through float32, as in ml_dtypes. `saturate`: what is beyond the
+    largest number, infinities included, becomes that; else infinity or NaN, whichever the format
+    has first (one with neither saturates always). `rounding` matters to float8_e8m0fnu alone.
     """
     with np.errstate(all="ignore"):
         single = widened(x).astype(np.float32)

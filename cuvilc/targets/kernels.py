@@ -23,6 +23,7 @@ from cuvilc.dialect.ir import Operation, Program
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import KINDS
 from cuvilc.targets.facts import Facts
 
 NO_SCHEDULE = define(
@@ -121,15 +122,10 @@ def _start(
     return Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached), work
 
 
-_KINDS = {
-    "int8": {"ai.matmul_integer", "ai.conv_integer"}, "bf16": {"ai.matmul_mixed", "ai.conv_mixed"},
-}  # fmt: skip
-
-
 def kinds_of(function: Operation) -> frozenset[str]:
     """What levels may refine in a kernel: "int8", products of bytes; "bf16", of bfloat16."""
     names = {o.name for o in ir.walk(ir.body(function))}
-    return frozenset(k for k, those in _KINDS.items() if names & those)
+    return frozenset(kind.label for kind in KINDS if names & {kind.matmul, kind.conv})
 
 
 def _code_levels(function: Operation, chips: Sequence[Chip]) -> tuple[int, ...]:
@@ -146,8 +142,7 @@ def _code_levels(function: Operation, chips: Sequence[Chip]) -> tuple[int, ...]:
 def refined(program: Program, chips: Sequence[Chip]) -> list[Chip]:
     """The chips without those that would run the same code as their base everywhere."""
     with program:
-        functions = [f for f in program.functions() if "symbols" in f.attributes]
-        every = [_code_levels(f, chips) for f in functions]
+        every = [_code_levels(f, chips) for f in program.kernels()]
     return [c for i, c in enumerate(chips) if not c.base or any(e[i] == i for e in every)]
 
 

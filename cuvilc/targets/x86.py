@@ -18,6 +18,7 @@ from cuvilc.package.runtime_source import find_runtime
 from cuvilc.package.toolchain import find_toolchain
 from cuvilc.package.write import write_package
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import BYTES, HALVES
 from cuvilc.targets.emit_plan import Emitted, emit_plan
 from cuvilc.targets.kernels import Kernel, compile_kernels, refined
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
@@ -56,7 +57,7 @@ def _wide(
     """A chip whose compiler would use 256-bit vectors unless told to use 512-bit ones."""
     llvm = {"mcpu": cpu or name, "mattr": [*_WIDE, *attributes]}
     vnni, bf16 = "avx512vnni" in features, "avx512bf16" in features
-    fast = ("cuvil_dot",) * vnni + ("cuvil_dot_bf16",) * bf16
+    fast = (BYTES.function,) * vnni + (HALVES.function,) * bf16
     texts = dots(16, vnni, bf16)
     return Chip(name, 16, 32, features, llvm, l2_bytes=1 << 20, dots=texts, fast_dots=fast, **more)
 
@@ -70,11 +71,11 @@ CHIPS = {
         _wide(_V4_NAME, _V4, _MODEL, _LEVEL),
         _wide(
             _VNNI_NAME, _VNNI, _MODEL, (*_LEVEL, "+avx512vnni"), base=(_V4_NAME,),
-            refines=("int8",),
+            refines=(BYTES.label,),
         ),
         _wide(
             _BF16_NAME, _BF16, _MODEL, (*_LEVEL, "+avx512vnni", "+avx512bf16"),
-            base=(_VNNI_NAME, _V4_NAME), refines=("bf16",),
+            base=(_VNNI_NAME, _V4_NAME), refines=(HALVES.label,),
         ),
         _narrow("haswell", 8, _V3),
         _narrow("znver2", 8, _V3),

@@ -7,6 +7,8 @@ bits, where the sum of two products fits 32: pmaddubsw would be shorter but satu
 
 from __future__ import annotations
 
+from cuvilc.targets.dots import BYTES, HALVES
+
 _MULTIPLY_ADD = {
     4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512",
 }  # fmt: skip
@@ -50,12 +52,12 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
     items = f"<{4 * lanes} x i8>" if vnni else f"<{2 * lanes} x i16>"
     name = (_DOT if vnni else _MULTIPLY_ADD)[lanes]
     text = (_HEAD + (_ONE if vnni else _WIDENED)).format(
-        n=n, sums=n, items=items, lanes=lanes, name=name, function="cuvil_dot"
+        n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
     )
-    found = {"cuvil_dot": text}
+    found = {BYTES.function: text}
     if bf16:
-        found["cuvil_dot_bf16"] = (_HEAD + _ONE).format(
+        found[HALVES.function] = (_HEAD + _ONE).format(
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
-            name=_DOT_BF16[lanes], function="cuvil_dot_bf16",
+            name=_DOT_BF16[lanes], function=HALVES.function,
         )  # fmt: skip
     return found

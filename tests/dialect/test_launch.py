@@ -162,7 +162,7 @@ def test_equal_kernels_are_one_and_sizes_are_renamed():
         finish_function(block, values)
     lowered(program)
     with program:
-        kernels = [f for f in program.functions() if "symbols" in f.attributes]
+        kernels = program.kernels()
         assert len(kernels) == 1
         assert ir.attrs(kernels[0])["symbols"] == ("s0",)
 

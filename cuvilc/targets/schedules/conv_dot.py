@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import BYTES, GROUP_BYTES
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_dot_input import Blocks, Patch
 from cuvilc.targets.schedules.conv_dot_plan import Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK
-from cuvilc.targets.schedules.dot_tile import BYTES, GROUP_BYTES, DotTile, load_group
+from cuvilc.targets.schedules.dot_tile import DotTile, load_group
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
     first_of,
@@ -43,6 +44,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class _Conv:
+    """The kernel's loops: task, unit, rows, tile."""
+
     def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
         self.chip, self.plan = chip, plan
         self.emitter = Emitter(region, name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cuvilc.targets.dots import BYTES, GROUP_BYTES
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_dot_plan import Plan, reach
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis
-from cuvilc.targets.schedules.dot_tile import BYTES, GROUP_BYTES
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque
 

@@ -8,11 +8,12 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.dot_layout import dot_parts
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import BYTES, Dots
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules import conv_plan
 from cuvilc.targets.schedules.conv_plan import USUAL_WIDTH, check_places
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
-from cuvilc.targets.schedules.dot_tile import BYTES, Dots, dot_rows
+from cuvilc.targets.schedules.dot_tile import dot_rows
 from cuvilc.targets.schedules.gemm_dot import kind_of
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of

@@ -12,7 +12,7 @@ from cuvilc.targets.schedules.conv_plan import Plan
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.microkernel import RegisterTile, opaque
+from cuvilc.targets.schedules.microkernel import RegisterTile, opaque, tile_rows
 
 
 def fits(plan: Plan) -> bool:
@@ -63,7 +63,7 @@ class _Pointwise(Gemm):
         self.conv = conv
         anchor, m = conv.anchor, conv.height.size * conv.width.size
         width = max(gemm_plan.tile_width(chip, conv.outputs), BLOCK)  # whole blocks are stored
-        rows = gemm_plan.balanced_rows(m, chip, width)
+        rows = gemm_plan.balanced_rows(m, tile_rows(chip, width))
         product = gemm_plan.Plan(
             anchor, anchor.operands[0], anchor.operands[1], (conv.images,), (m,), False, True,
             m, conv.outputs, conv.channels, True, "packed", rows, width,

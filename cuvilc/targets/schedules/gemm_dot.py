@@ -9,19 +9,19 @@ from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.dialect.dot_layout import dot_parts
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import BYTES, GROUP_BYTES, KINDS, Dots
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
-from cuvilc.targets.schedules.dot_tile import (
-    BYTES,
-    GROUP_BYTES,
-    KINDS,
-    Dots,
-    DotTile,
-    dot_rows,
-    load_group,
-)
+from cuvilc.targets.schedules.dot_tile import DotTile, dot_rows, load_group
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Left, Right
-from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, check_batch, group, tile_width
+from cuvilc.targets.schedules.gemm_plan import (
+    PANEL,
+    Plan,
+    balanced_rows,
+    check_batch,
+    group,
+    tile_width,
+)
 from cuvilc.targets.schedules.microkernel import Epilogue, anchor_of, lesser
 from cuvilc.targets.tir import const
 
@@ -68,7 +68,7 @@ def plan_of(region: Region, chip: Chip, kind: Dots) -> Plan:
     if source == "packed" and isinstance(m, int) and m <= dot_rows(chip, kind, PANEL):
         width = width if n == width else PANEL
         full = dot_rows(chip, kind, width)
-    rows = -(-m // -(-m // full)) if isinstance(m, int) and m else full
+    rows = balanced_rows(m, full)
     direct = region.argument(a) is not None and isinstance(k, int) and k % kind.group == 0
     direct = direct and ta.dtype == kind.left
     if isinstance(k, int) and k % _ALIAS_BYTES == 0 and rows > _WAYS:
@@ -92,6 +92,8 @@ def _source(region: Region, b: Any, tb: TensorType, kind: Dots) -> str:
 
 
 class DotGemm(Gemm):
+    """The loops of a product whose step is a group instead of an element."""
+
     def __init__(
         self, region: Region, chip: Chip, name: str, plan: Plan, dots: Dots, vectorize: bool
     ) -> None:

@@ -19,7 +19,7 @@ from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Right
 from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, balanced_rows, group, tile_width
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of
+from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, tile_rows
 from cuvilc.targets.tir import const
 
 _MOST_ROWS = 10  # registers for the panel's scales, zero points and numbers are left
@@ -42,7 +42,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
             raise Miss(f"weights in layout {layout!r}")
     leading, k, n = result.shape[:-1], tx.shape[-1], result.shape[-1]
     m, width = product(leading), tile_width(chip, n)
-    rows = min(balanced_rows(m, chip, width), _MOST_ROWS)
+    rows = min(balanced_rows(m, tile_rows(chip, width)), _MOST_ROWS)
     direct = region.argument(x) is not None and not tx.layout
     plan = Plan(
         anchor, x, packed, (), leading, False, False, m, n, k, direct, "packed", rows, width

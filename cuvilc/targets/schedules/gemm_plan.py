@@ -133,7 +133,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     if kind == "rows" and isinstance(n, int) and n < width:
         width = chip.lanes
     a_direct = region.argument(a) is not None and not attrs["transpose_a"] and _is_plain(ta)
-    rows = balanced_rows(m, chip, width)
+    rows = balanced_rows(m, tile_rows(chip, width))
     if isinstance(k, int) and k and 4 * k % _ALIAS_BYTES == 0 and rows > _WAYS:
         a_direct = False
     plan = Plan(
@@ -150,11 +150,10 @@ def tile_width(chip: Chip, n: Dim) -> int:
     return min(PANEL // 2 if narrow else PANEL, chip.lanes * 2)
 
 
-def balanced_rows(m: Dim, chip: Chip, width: int) -> int:
-    """Rows of the largest tile: as many as fit the registers, fewer if the tiles are then more
+def balanced_rows(m: Dim, full: int) -> int:
+    """Rows of the largest tile: `full`, which fit the registers, fewer if the tiles are then more
     alike.
     """
-    full = tile_rows(chip, width)
     return -(-m // -(-m // full)) if isinstance(m, int) and m else full
 
 

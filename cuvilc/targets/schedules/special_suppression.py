@@ -31,6 +31,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class _Suppression:
+    """The operands, and the boxes of one class that have stayed so far."""
+
     def __init__(self, emitter: Emitter, anchor: Any) -> None:
         self.emitter, self.b, self.k = emitter, emitter.builder, emitter.k
         self.center = ir.attrs(anchor)["center"]

@@ -1,0 +1,45 @@
+"""Kinds of products of narrow numbers that a chip may have an instruction for.
+
+Without TVM: what says which levels refine a kernel needs them too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUP_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A kind of products: `matmul` and `conv` are its operations, `left` and `right` the dtypes of
+    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's.
+    """
+
+    matmul: str
+    conv: str
+    left: str
+    right: str
+    sums: str
+    function: str
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return 1 if self.sums == "int32" else 2
+
+    @property
+    def group(self) -> int:
+        """Elements."""
+        return GROUP_BYTES // self.item
+
+    @property
+    def label(self) -> str:
+        return "int8" if self.sums == "int32" else "bf16"
+
+
+BYTES = Dots("ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot")
+HALVES = Dots(
+    "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16"
+)
+KINDS = (BYTES, HALVES)
