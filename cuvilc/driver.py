@@ -223,6 +223,8 @@ class _Build:
 
     def passes(self, program: Any, lower: bool) -> None:
         """Run the pipeline's passes that belong to this phase, dumping and verifying after each."""
+        from cuvilc.dialect.dims import TooComplex  # noqa: PLC0415
+
         pipeline, lowering = _pipeline()
         if self.context is None:
             from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
@@ -239,6 +241,8 @@ class _Build:
                 each.run(program, self.context)
             except CuvilError:
                 raise
+            except TooComplex as error:
+                raise driver_steps.too_complex(error, each.NAME, self.request.model) from error
             except Exception as error:
                 raise driver_steps.broken(
                     error, self.output, self.now, before, self.request.model

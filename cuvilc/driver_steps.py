@@ -25,6 +25,18 @@ Next step: report it with the reproducer file.
 )
 
 
+TOO_COMPLEX = define(
+    "CUV304",
+    "a size of the model is too long an expression",
+    """\
+Buffers are sized by expressions over the sizes that the model leaves open. Here one grew beyond
+what could be computed quickly when the model runs.
+
+Next step: fix some of the open sizes, with `--dim NAME=N` or `--shape INPUT=…`.
+""",
+)
+
+
 @dataclass
 class Dumps:
     """Writes the program after each pass to a folder; keeps texts that `--dump-after` names."""
@@ -94,6 +106,10 @@ def verify(program: Any, after: str, before: Checkpoint | None, output: Path, mo
 
 def write_reproducer(output: Path, text: str) -> Path:
     return write_report(output.with_name(output.stem + ".reproducer.mlir"), text)
+
+
+def too_complex(error: Exception, name: str, model: Path) -> CuvilError:
+    return fail(TOO_COMPLEX, f"in `{name}`: {error}", place=str(model))
 
 
 def broken(error: Exception, output: Path, phase: str, program: Any, model: Path) -> CuvilError:

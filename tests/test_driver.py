@@ -190,3 +190,18 @@ def test_everything_wrong_with_a_request_is_found_before_any_work(model: Path) -
 
 def test_default_output() -> None:
     assert default_output(Path("a/b/net.v2.onnx")) == Path("net.v2.cuvil")
+
+
+def test_a_size_that_grows_too_long_in_a_pass_is_the_models(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arena of layers with open sizes is a sum over all of them."""
+    layers = [
+        helper.make_node("MaxPool", [f"v{i}"], [f"v{i + 1}"], kernel_shape=[3, 3], strides=[2, 2])
+        for i in range(4)
+    ]
+    path = save(model.parent, one_graph(layers, {"v0": ["n", 3, "h", "w"]}, ["v4"]), "pools.onnx")
+    monkeypatch.setattr("cuvilc.dialect.dims.MOST_PARTS", 60)
+    with pytest.raises(CuvilError) as caught:
+        build(null(path))
+    assert caught.value.diagnostics[0].code == "CUV304"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf, prod
 
-MOST_PARTS = 2000  # of an expression: squares of sums of squares would grow beyond any use
+MOST_PARTS = 4000  # the arena of a small detector with open height and width has 2400
 Atom = tuple  # (operator, *arguments): ("symbol", name) or (op, Dim, Dim[, Dim])
 Monomial = tuple[Atom, ...]
 

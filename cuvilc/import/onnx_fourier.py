@@ -19,7 +19,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.types import numpy_dtype
 
 from .onnx_node import Node, ai, dtype_of, reshape, shape_of
-from .onnx_nodes_shape import sliced
+from .onnx_nodes_slice import sliced
 
 _DENSE = 512 * 514  # elements of the largest matrix: real signals of 512, complex ones of 256
 LONGEST = 1 << 22  # its constants take some hundred MB while a model is imported

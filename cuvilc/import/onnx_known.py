@@ -125,7 +125,7 @@ def _gather(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 @rule("Slice")
 def _slice(node: Node, x: np.ndarray, *_: Any) -> np.ndarray:
-    from .onnx_nodes_shape import slice_bounds  # noqa: PLC0415  # it imports this module
+    from .onnx_nodes_slice import slice_bounds  # noqa: PLC0415  # it imports this module
 
     index = [slice(None)] * x.ndim
     for axis, start, size, step in slice_bounds(node, x.shape):
@@ -209,7 +209,7 @@ def _range(node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) 
 
 @rule("Split")
 def _split(node: Node, x: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
-    from .onnx_nodes_shape import split_sizes  # noqa: PLC0415  # it imports this module
+    from .onnx_nodes_slice import split_sizes  # noqa: PLC0415  # it imports this module
 
     axis = node.attr("axis", 0)
     sizes = [s for s in split_sizes(node, x.shape[axis]) if isinstance(s, int)]

@@ -20,7 +20,7 @@ from cuvilc.dialect.types import TensorType
 
 from .onnx_node import DataDependent, Node, ai, cast, reshape
 from .onnx_nodes_control import move_regions
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_slice import concat_values
 from .onnx_sequences import SequenceVal, Slices, Woven, known
 from .onnx_values import Val, computed_points, symbolic
 

@@ -13,7 +13,7 @@ from .onnx_nodes_conv import convolve
 from .onnx_nodes_math import gelu
 from .onnx_nodes_matmul import gemm
 from .onnx_nodes_norm import fitted, layer_norm
-from .onnx_nodes_shape import sliced
+from .onnx_nodes_slice import sliced
 
 MICROSOFT = "com.microsoft"
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

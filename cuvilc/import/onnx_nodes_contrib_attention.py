@@ -18,7 +18,7 @@ from ._table import importer, takes
 from .onnx_node import Node, ai, cast, dtype_of, reshape, shape_of
 from .onnx_nodes_attention import join_heads, split_heads
 from .onnx_nodes_contrib import MICROSOFT, add, refuse_inputs, refuse_outputs
-from .onnx_nodes_shape import concat_values, entry, sliced
+from .onnx_nodes_slice import concat_values, entry, sliced
 
 _HIDDEN = float(np.finfo(np.float32).min)
 

@@ -12,7 +12,7 @@ from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_attention import join_heads, split_heads
 from .onnx_nodes_contrib import MICROSOFT, add, refuse_inputs, refuse_outputs
 from .onnx_nodes_contrib_attention import part, places, score_scale
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_slice import concat_values
 
 
 @importer("RotaryEmbedding", domain=MICROSOFT, refuse=takes(

@@ -23,7 +23,7 @@ from .onnx_nodes_contrib import (
 )
 from .onnx_nodes_conv import average_pooled, max_pooled
 from .onnx_nodes_quant import dequantize_linear, one, quantize_linear, real, stored
-from .onnx_nodes_shape import concat_values, sliced
+from .onnx_nodes_slice import concat_values, sliced
 
 importer("QuantizeLinear", domain=MICROSOFT, refuse=takes("axis"))(quantize_linear)
 importer("DequantizeLinear", domain=MICROSOFT, refuse=takes("axis"))(dequantize_linear)

@@ -16,7 +16,7 @@ from cuvilc.dialect.types import FLOATS
 from . import onnx_values as V
 from ._table import importer
 from .onnx_node import Node, ai, dtype_of, reshape, shape_of
-from .onnx_nodes_shape import padded
+from .onnx_nodes_pad import padded
 
 
 def window(n: Node, kernel: tuple[int, ...], spatial: Shape) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from . import onnx_values as V
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_ml import ML
-from .onnx_nodes_shape import concat_values, sliced
+from .onnx_nodes_slice import concat_values, sliced
 
 _STRINGS = "strings are not supported: map them to numbers before the model"
 _MOST_WALKS, _MOST_COLUMNS = 1024, 1 << 24

@@ -11,8 +11,9 @@ from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
+from .onnx_nodes_gather import index_values
 from .onnx_nodes_reduce import divided_by_norm, lp_norm
-from .onnx_nodes_shape import concat_values, index_values
+from .onnx_nodes_slice import concat_values
 from .onnx_trees import Forest, float_lists, read_ensemble, read_forest
 
 ML = "ai.onnx.ml"

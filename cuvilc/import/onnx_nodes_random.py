@@ -20,7 +20,7 @@ from cuvilc.dialect.types import FLOATS
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
-from .onnx_nodes_shape import sliced
+from .onnx_nodes_slice import sliced
 from .onnx_tensors import DTYPES
 
 

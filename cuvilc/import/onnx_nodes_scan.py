@@ -11,7 +11,7 @@ from cuvilc.dialect.op import ShapeError
 from ._table import importer
 from .onnx_loops import MOST_UNROLLED, LoopDraft, stack
 from .onnx_node import DataDependent, Node, ai
-from .onnx_nodes_shape import entry
+from .onnx_nodes_slice import entry
 from .onnx_values import Val
 
 

@@ -15,7 +15,7 @@ from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
-from .onnx_nodes_shape import concat_values, sliced
+from .onnx_nodes_slice import concat_values, sliced
 
 
 def computed_length(n: Node, count: ir.Value, most: Dim | None = None) -> Dim:

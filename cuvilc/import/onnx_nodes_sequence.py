@@ -14,7 +14,7 @@ from cuvilc.dialect.op import ShapeError
 
 from ._table import importer
 from .onnx_node import Node, ai, reshape, shape_of
-from .onnx_nodes_shape import concat_values, sliced
+from .onnx_nodes_slice import concat_values, sliced
 from .onnx_sequences import OptionalVal, SequenceVal, Slices, Woven, known
 from .onnx_values import Val
 

@@ -6,18 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
-from cuvilc.dialect.op import MANY, ShapeError
+from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops._rules import spell
 from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
 from ._table import importer
 from .onnx_node import (
-    Constrain,
     DataDependent,
     Node,
     ai,
@@ -30,9 +28,6 @@ from .onnx_node import (
 )
 from .onnx_tensors import DTYPES
 from .onnx_values import Val
-
-_FAR = 10**9  # exporters write "to the end" as a number this large or larger; no axis is that long
-SliceBounds = list[tuple[int, Dim, Dim, int]]  # (axis, start, size, step)
 
 
 @importer("Identity")
@@ -193,184 +188,6 @@ def expand(n: Node) -> ir.Value:
     return n[0] if target == n.shape(0) else ai("broadcast_to", n[0], shape=target)
 
 
-@importer("Concat")
-def concat(n: Node) -> ir.Value:
-    at = n.axis(1)
-    first = n.shape(0)
-    for i in range(1, len(n)):
-        for j, (a, b) in enumerate(zip(first, n.shape(i), strict=True)):
-            if j != at:
-                n.require_equal(a, b)
-    values = n.all()
-    return values[0] if len(values) == 1 else concat_values(values, at)
-
-
-def concat_values(values: list[ir.Value], at: int) -> ir.Value:
-    """One after the other, in stages where they are more than an operation takes."""
-    while len(values) > MANY:
-        values = [ai("concat", *values[i : i + MANY], axis=at) for i in range(0, len(values), MANY)]
-    return ai("concat", *values, axis=at)
-
-
-def slice_bounds(n: Node, sizes: Shape) -> SliceBounds:
-    """What Slice takes of each axis it names."""
-    if n.has(1):
-        starts = n.dims(1, "starts are", signed=True)
-        ends = n.dims(2, "ends are", signed=True)
-        axes = n.static(3, "axes are") if n.has(3) else tuple(range(len(starts)))
-        steps = n.static(4, "steps are") if n.has(4) else (1,) * len(starts)
-    else:
-        starts, ends = n.attr("starts", ()), n.attr("ends", ())
-        axes, steps = n.attr("axes", tuple(range(len(starts)))), (1,) * len(starts)
-    bounds: SliceBounds = []
-    for start, end, a, step in zip(starts, ends, axes, steps, strict=True):
-        a = axis(a, len(sizes))
-        step = max(-_FAR, min(step, _FAR))  # beyond, too, it takes one element
-        bounds.append((a, *_slice_axis(sizes[a], start, end, step), step))
-    return bounds
-
-
-def _slice_axis(d: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
-    """(start, size) of one axis, by ONNX's rules of clamping."""
-    if step == 0:
-        raise ShapeError("a step of 0")
-    if step > 0:
-        first, last = _clamp(_from_end(start, d), 0, d), _clamp(_from_end(end, d), 0, d)
-        return first, V.maximum(D.ceildiv(last - first, step), 0)
-    first, last = _clamp(_from_end(start, d), 0, d - 1), _clamp(_from_end(end, d), -1, d - 1)
-    size = V.maximum(D.ceildiv(first - last, -step), 0)
-    return V.maximum(first, 0), V.minimum(size, d) if V.bounds(d)[0] <= 0 else size
-
-
-def _from_end(x: Dim, d: Dim) -> Dim:
-    """A negative position counts from the end."""
-    lo, hi = V.bounds(x)
-    if lo >= 0 or hi <= -_FAR:
-        return x
-    if hi < 0:
-        return x + d
-    return D.select(V.less_size(x, 0), x + d, x)
-
-
-def _clamp(x: Dim, low: Dim, high: Dim) -> Dim:
-    if isinstance(x, int) and abs(x) >= _FAR and not isinstance(high, int):
-        return high if x > 0 else low
-    return V.maximum(V.minimum(x, high), low)
-
-
-@importer("Slice")
-def slice_(n: Node) -> ir.Value:
-    sizes = n.shape(0)
-    starts: list[Dim] = [0] * len(sizes)
-    taken, steps = list(sizes), [1] * len(sizes)
-    for a, start, size_, step in slice_bounds(n, sizes):
-        starts[a], taken[a], steps[a] = start, size_, step
-    return sliced(n[0], tuple(starts), tuple(taken), tuple(steps))
-
-
-def sliced(
-    x: ir.Value, starts: Shape, sizes: Shape, steps: tuple[int, ...] | None = None
-) -> ir.Value:
-    """An ai.slice, or nothing where everything is taken."""
-    steps = steps or (1,) * len(sizes)
-    beyond = any(isinstance(s, int) and s and d != 0 for s, d in zip(starts, sizes, strict=True))
-    if sizes == shape_of(x) and all(s == 1 for s in steps) and not beyond:
-        return x
-    if any(isinstance(d, int) and d == 0 for d in sizes):
-        starts = tuple(0 if d == 0 else s for s, d in zip(starts, sizes, strict=True))
-    return ai("slice", x, starts=starts, steps=steps, sizes=sizes)
-
-
-def entry(x: ir.Value, i: Dim) -> ir.Value:
-    """x[i]."""
-    sizes = shape_of(x)[1:]
-    return reshape(sliced(x, (i, *[0] * len(sizes)), (1, *sizes)), sizes)
-
-
-def split_sizes(n: Node, total: Dim) -> list[Dim]:
-    """Sizes of Split's outputs along its axis."""
-    if n.has(1):
-        return list(n.dims(1, "the sizes of the parts are"))
-    if "split" in n.attributes:
-        return list(n.attr("split"))
-    count = n.attr("num_outputs", n.results)
-    part = D.ceildiv(total, count)
-    if isinstance(total, int) and isinstance(part, int):
-        return [max(min(part, total - i * part), 0) for i in range(count)]
-    return [part] * (count - 1) + [total - part * (count - 1)]
-
-
-@importer("Split")
-def split(n: Node) -> list[ir.Value]:
-    at, sizes = n.axis(0), n.shape(0)
-    parts = split_sizes(n, sizes[at])
-    if all(isinstance(d, int) for d in (*parts, sizes[at])) and sum(parts) != sizes[at]:
-        raise ShapeError(f"parts {parts} do not add up to {sizes[at]}")
-    results: list[ir.Value] = []
-    start: Dim = 0
-    for part in parts:
-        starts = tuple(start if i == at else 0 for i in range(len(sizes)))
-        results.append(sliced(n[0], starts, (*sizes[:at], part, *sizes[at + 1 :])))
-        start = start + part
-    return results
-
-
-@importer("Gather")
-def gather(n: Node) -> ir.Value:
-    at = n.axis(0)
-    indices = index_values(n[1])
-    _learn_length(indices, n.shape(0)[at])
-    return ai("gather", n[0], indices, axis=at)
-
-
-def _learn_length(indices: ir.Value, rows: Dim) -> None:
-    """Indices 0, 1, … length - 1 into a table of `rows` bound the length."""
-    value, moved = indices, ("ai.reshape", "ai.broadcast_to", "ai.cast")
-    while not isinstance(value.owner, mlir.Block) and value.owner.name in moved:
-        value = value.owner.operands[0]
-    if isinstance(value.owner, mlir.Block) or value.owner.name != "ai.iota":
-        return
-    facts = ir.attrs(value.owner)
-    (length,) = facts["shape"]
-    names = sorted(D.symbols(length))
-    if facts["step"] == 1 and isinstance(facts["start"], int) and len(names) == 1:
-        last = facts["start"] + length - D.symbol(names[0])
-        if isinstance(last, int) and isinstance(rows, int) and V.bounds(length)[1] > rows - last:
-            raise Constrain(names[0], greatest=rows - last)
-
-
-def index_values(value: ir.Value) -> ir.Value:
-    """Indices in a dtype that operations take."""
-    return value if dtype_of(value) in ("int32", "int64") else cast(value, "int64")
-
-
-@importer("GatherElements")
-def gather_elements(n: Node) -> ir.Value:
-    return ai("gather_elements", n[0], index_values(n[1]), axis=n.axis(0))
-
-
-@importer("GatherND")
-def gather_nd(n: Node) -> ir.Value:
-    return ai("gather_nd", n[0], index_values(n[1]), batch_dims=n.attr("batch_dims", 0))
-
-
-@importer("ScatterElements", "Scatter")
-def scatter_elements(n: Node) -> ir.Value:
-    return ai(
-        "scatter_elements",
-        n[0],
-        index_values(n[1]),
-        n[2],
-        axis=n.axis(0),
-        reduction=n.attr("reduction", "none"),
-    )
-
-
-@importer("ScatterND")
-def scatter_nd(n: Node) -> ir.Value:
-    return ai("scatter_nd", n[0], index_values(n[1]), n[2], reduction=n.attr("reduction", "none"))
-
-
 @importer("Tile", since=6)
 def tile(n: Node) -> ir.Value:
     return ai("tile", n[0], repeats=n.dims(1, "the repeats are"))
@@ -452,45 +269,6 @@ def space_to_depth(n: Node) -> ir.Value:
     h, w = D.floordiv(h, block), D.floordiv(w, block)
     parts = ai("transpose", reshape(x, (batch, c, h, block, w, block)), perm=(0, 1, 3, 5, 2, 4))
     return reshape(parts, (batch, c * block * block, h, w))
-
-
-@importer("Pad", since=2)
-def pad(n: Node) -> ir.Value:
-    rank = len(n.shape(0))
-    # Computed pads that mirror or wrap are never negative: sizes of either sign would make the
-    # expressions of such places too long.
-    mode = n.attr("mode", "constant")
-    may_cut = mode == "constant"
-    pads = n.dims(1, "the pads are", may_cut) if n.has(1) else tuple(n.attr("pads"))
-    value = n.number(2, "the padding value is", 0.0) if n.has(1) else n.attr("value", 0.0)
-    axes = [axis(a, rank) for a in n.static(3, "axes are")] if n.has(3) else list(range(rank))
-    if len(pads) != 2 * len(axes):
-        raise ShapeError(f"{len(pads)} pads for {len(axes)} axes")
-    before: list[Dim] = [0] * rank
-    after: list[Dim] = [0] * rank
-    for i, a in enumerate(axes):
-        before[a], after[a] = pads[i], pads[i + len(axes)]
-    return padded(n[0], before, after, mode, float(value))
-
-
-@importer("Pad")
-def old_pad(n: Node) -> ir.Value:
-    pads = n.attr("paddings")
-    half = len(pads) // 2
-    return padded(n[0], pads[:half], pads[half:], n.attr("mode", "constant"), n.attr("value", 0.0))
-
-
-def padded(x: ir.Value, before: Any, after: Any, mode: str, value: float) -> ir.Value:
-    """An ai.pad; negative pads cut first."""
-    cut_before = [V.maximum(-b, 0) for b in before]
-    cut_after = [V.maximum(-a, 0) for a in after]
-    sizes = shape_of(x)
-    left = tuple(d - b - a for d, b, a in zip(sizes, cut_before, cut_after, strict=True))
-    x = sliced(x, tuple(cut_before), left)
-    grown = [tuple(V.maximum(p, 0) for p in side) for side in (before, after)]
-    if all(isinstance(p, int) and p == 0 for side in grown for p in side):
-        return x
-    return ai("pad", x, before=grown[0], after=grown[1], mode=mode, value=value)
 
 
 @importer("ReverseSequence")

@@ -12,7 +12,7 @@ from cuvilc.dialect.types import numpy_dtype
 from . import onnx_fourier as fourier
 from ._table import importer
 from .onnx_node import DataDependent, Node, ai, axis, cast, dtype_of, reshape, shape_of
-from .onnx_nodes_shape import sliced
+from .onnx_nodes_slice import sliced
 from .onnx_tensors import DTYPES
 from .onnx_values import Val
 

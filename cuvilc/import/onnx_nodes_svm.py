@@ -13,7 +13,7 @@ from cuvilc.dialect.op import ShapeError
 from ._table import importer, only
 from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_ml import ML, POST, class_count, labels, row, transformed
-from .onnx_nodes_shape import concat_values
+from .onnx_nodes_slice import concat_values
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 _MOST_CLASSES, _MOST_WEIGHTS = 1024, 1 << 26

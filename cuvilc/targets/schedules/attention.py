@@ -285,9 +285,10 @@ class _Attention:
 
     def _finish(self, r: Any) -> None:
         b, features = self.b, self.b.scalar(self.features)
-        one, zero = const(1.0, self.dtype), const(0.0, self.dtype)
-        total = b.let(b.load(self.total, r))
-        share = b.let(tirx.Select(tirx.EQ(total, zero), zero, one / total))  # 0 only without keys
+        share = b.let(const(1.0, self.dtype) / b.load(self.total, r))
+        if not (isinstance(self.keys, int) and self.keys > 0):  # the sum over no keys is 0
+            none = tirx.EQ(const(0) + b.scalar(self.keys), const(0))
+            share = b.let(tirx.Select(none, const(0.0, self.dtype), share))
         s = b.let(self.first + r)
 
         def write(e: Any, _: Any) -> None:
