@@ -47,10 +47,25 @@ def verify(
       cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
     """
     from cuvilc import verify as checks  # noqa: PLC0415
-    from cuvilc.artifact import input_symbols, read_package  # noqa: PLC0415
 
     out = Output(json, quiet)
-    sizes = read_sizes(dim)
+    result = _compared(package, read_sizes(dim), against)
+    problem = checks.out_of_tolerance(result.checks, str(package))
+    if not json:
+        _show(package, result, out)
+        if problem:
+            raise problem
+        return
+    _data(package, result, problem, out)
+    if problem:
+        raise typer.Exit(problem.exit_code)
+
+
+def _compared(package: Path, sizes: dict[str, int], against: Path | None) -> Any:
+    """The package's own checks, and those against onnxruntime where asked for."""
+    from cuvilc import verify as checks  # noqa: PLC0415
+    from cuvilc.artifact import input_symbols, read_package  # noqa: PLC0415
+
     if sizes and against is None:
         raise fail(BAD_OPTION, "--dim chooses sizes for --against, which is not given")
     check_sizes(sizes, input_symbols(read_package(package).metadata))
@@ -63,15 +78,7 @@ def verify(
         result.notes.append(
             "only the files were checked; `--against MODEL.onnx` compares with onnxruntime"
         )
-    problem = checks.out_of_tolerance(result.checks, str(package))
-    if not json:
-        _show(package, result, out)
-        if problem:
-            raise problem
-        return
-    _data(package, result, problem, out)
-    if problem:
-        raise typer.Exit(problem.exit_code)
+    return result
 
 
 def _data(package: Path, result: Any, problem: CuvilError | None, out: Output) -> None:

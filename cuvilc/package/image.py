@@ -45,13 +45,7 @@ def write_image(
     """
     base = file.tell()
     tables = _Tables(plan, features)
-    offset = _align(form.HEADER.size + form.CHECKSUM.size, form.SECTION_ALIGN)
-    offsets: dict[Section, int] = {}
-    for section, size_bytes in tables.sizes().items():
-        offsets[section] = offset
-        offset = _align(offset + size_bytes, form.SECTION_ALIGN)
-
-    offsets[Section.WEIGHTS] = _align(offset, form.SEGMENT_ALIGN)
+    offsets = _offsets(tables.sizes())
     file.seek(base + offsets[Section.WEIGHTS])
     stored, summary = _store_weights(file, plan, weights)
 
@@ -71,6 +65,16 @@ def write_image(
     file.write(_with_checksum(form.HEADER.pack(*head), data))
     file.seek(base + image_bytes)
     return ImageSummary(image_bytes, summary)
+
+
+def _offsets(sizes: Mapping[Section, int]) -> dict[Section, int]:
+    """Where the tables begin, one after the other, and the weights behind them."""
+    offset = _align(form.HEADER.size + form.CHECKSUM.size, form.SECTION_ALIGN)
+    offsets: dict[Section, int] = {}
+    for section, size_bytes in sizes.items():
+        offsets[section] = offset
+        offset = _align(offset + size_bytes, form.SECTION_ALIGN)
+    return offsets | {Section.WEIGHTS: _align(offset, form.SEGMENT_ALIGN)}
 
 
 def _with_checksum(header: bytes, data: Mapping[Section, bytes]) -> bytes:

@@ -115,12 +115,8 @@ def rotary_embedding(d: Draw) -> Case:
 
 @operator("ms.GroupQueryAttention")
 def group_query_attention(d: Draw) -> Case:
-    batch, groups, share, width = (
-        d.number(1, 3),
-        d.number(1, 2),
-        d.number(1, 2),
-        16 * d.number(1, 2),
-    )
+    batch, groups, share = d.number(1, 3), d.number(1, 2), d.number(1, 2)
+    width = 16 * d.number(1, 2)
     heads = groups * share
     past = d.pick(0, 3)
     length = d.number(1, 4) if past == 0 else d.pick(1, 1, 2)

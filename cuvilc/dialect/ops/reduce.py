@@ -297,11 +297,8 @@ def _running(name: str, doc: str, combine: str, start: int, cumulate, low: float
         return k.select(compare(r[0], here), x[put(i, axis, r[0])], k.const(start, x.dtype))
 
     body = {
-        "__doc__": doc,
-        "__annotations__": {
-            "x": "Tensor", "axis": "int", "exclusive": "bool", "reverse": "bool",
-        },
-        "exclusive": False, "reverse": False,
+        "__doc__": doc, "exclusive": False, "reverse": False,
+        "__annotations__": {"x": "Tensor", "axis": "int", "exclusive": "bool", "reverse": "bool"},
         "shape": shape, "reference": reference, "domain": domain, "term": term,
         "combine": combine,
         "samples": (
