@@ -161,7 +161,7 @@ class KernelBuilder:
         self.llvm("cuvil_offset", _OFFSET)
         offset = self.scalar(self._scratch_offset)
         value = tirx.call_extern(
-            PointerType(PrimType(storage)), "cuvil_offset", self._scratch, const(0) + offset
+            PointerType(PrimType(storage)), "cuvil_offset", self._scratch, as_expr(offset)
         )
         buffer = tirx.decl_buffer((1 << 40,), storage, name=f"scratch{self._count}", layout=None)
         self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(buffer, data=pointer)]

@@ -24,7 +24,7 @@ from cuvilc.targets.schedules.attention_tile import outer_product
 from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
 from cuvilc.targets.schedules.transpose_block import transpose_block
-from cuvilc.targets.tir import const, is_load, var
+from cuvilc.targets.tir import as_expr, const, is_load, var
 
 _KEYS = 64  # keys of a block
 _CHUNK = 48  # query rows of a task
@@ -114,11 +114,11 @@ class _Attention:
         share = b.scalar(floordiv(self.heads, self.groups))
         self.group = b.let(k.floordiv(self.at[1], share))
         self.first = b.let(part * self.chunk)
-        queries = const(0) + b.scalar(self.queries)
+        queries = as_expr(b.scalar(self.queries))
         self.rows = b.let(tirx.min(queries - self.first, const(self.chunk)))
         self.tiles = b.let(tirx.floordiv(self.rows + (self.tile - 1), const(self.tile)))
         self._start(queries)
-        keys = const(0) + b.scalar(self.keys)
+        keys = as_expr(b.scalar(self.keys))
         seen = tirx.min(keys, self.first + self.rows) if self.attrs["causal"] else keys
         with b.loop(b.let(tirx.floordiv(seen + (_KEYS - 1), const(_KEYS)))) as block:
             self.key0 = b.let(block * _KEYS)
@@ -287,7 +287,7 @@ class _Attention:
         b, features = self.b, self.b.scalar(self.features)
         share = b.let(const(1.0, self.dtype) / b.load(self.total, r))
         if not (isinstance(self.keys, int) and self.keys > 0):  # the sum over no keys is 0
-            none = tirx.EQ(const(0) + b.scalar(self.keys), const(0))
+            none = tirx.EQ(as_expr(b.scalar(self.keys)), const(0))
             share = b.let(tirx.Select(none, const(0.0, self.dtype), share))
         s = b.let(self.first + r)
 

@@ -30,7 +30,7 @@ from cuvilc.targets.schedules.elementwise_access import (
     split,
 )
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 TASK_ELEMENTS = 4096
 _MOST_PIECES = 8
@@ -160,7 +160,7 @@ def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Di
                 _emit_piece(emitter, piece, t, chip, vector)
             else:
                 last = b.scalar(total + count)
-                with b.when(tirx.And(t >= const(0) + first, t < const(0) + last)):
+                with b.when(tirx.And(t >= as_expr(first), t < as_expr(last))):
                     _emit_piece(emitter, piece, t - first, chip, vector)
             total = total + count
     return total
@@ -207,7 +207,7 @@ def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool
             else (emitter.k.floordiv(t, chunks), emitter.k.mod(t, chunks))
         )
         start = b.let(part * chunk)
-        length = b.let(tirx.min(const(0) + extent - start, const(chunk)))
+        length = b.let(tirx.min(as_expr(extent) - start, const(chunk)))
         if isinstance(extent, int) and extent % chunk == 0:
             length = chunk
         _emit_row(emitter, piece, row, start, length, chip, vector)
@@ -216,7 +216,7 @@ def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool
         _emit_row(emitter, piece, t, 0, extent, chip, vector)
         return
     count = b.scalar(rows)
-    with b.loop(b.let(tirx.min(const(0) + count - t * together, const(together)))) as r:
+    with b.loop(b.let(tirx.min(as_expr(count) - t * together, const(together)))) as r:
         _emit_row(emitter, piece, t * together + r, 0, extent, chip, vector)
 
 

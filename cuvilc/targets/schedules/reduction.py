@@ -22,7 +22,7 @@ from cuvilc.targets.schedules.elementwise import outer_values, schedule_with
 from cuvilc.targets.schedules.elementwise_access import Digit, logical_index, probe
 from cuvilc.targets.schedules.elementwise_loops import sweep
 from cuvilc.targets.schedules.reduction_fold import Fold, combine, identity
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 ANCHORS = (
     "ai.reduce_sum", "ai.reduce_prod", "ai.reduce_max", "ai.reduce_min", "ai.reduce_mean",
@@ -193,7 +193,7 @@ def _loop_rows(emitter: Emitter, rows: Dim, together: int) -> None:
     count = b.scalar(rows)
     with b.tasks() as t:
         first = t * together
-        with b.loop(b.let(tirx.min(const(0) + count - first, const(together)))) as r:
+        with b.loop(b.let(tirx.min(as_expr(count) - first, const(together)))) as r:
             loops = [n for n, d in enumerate(digits) if d.extent != 1]
             values = outer_values(emitter, digits, loops, b.let(first + r))
             emitter.store_all(

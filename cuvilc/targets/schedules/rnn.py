@@ -19,7 +19,7 @@ from cuvilc.targets.schedules import rnn_cells
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.rnn_dots import Matrix, multiply
 from cuvilc.targets.schedules.special_common import argument, lone, outputs, register_elements
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 _GATES = {"ai.lstm": 4, "ai.gru": 3, "ai.rnn": 1}
 _STEP_ROWS = 8  # rows of R side by side: independent sums that hide a multiply-add's latency
@@ -96,7 +96,7 @@ class _Layer:
         self._end()
 
     def _length(self) -> Any:
-        time = const(0) + self.time
+        time = as_expr(self.time)
         if self.seq_lens is None:
             return time
         given: Any = self.b.let(self.k.index(self.seq_lens[self.row]))
@@ -251,7 +251,7 @@ class _Layer:
         """Zeros after the row's length, and the last states."""
         b = self.b
         if 0 in self.places and self.seq_lens is not None:
-            with b.loop(b.let(const(0) + self.time - self.length)) as t:
+            with b.loop(b.let(as_expr(self.time) - self.length)) as t:
                 at, zero = b.let(self.length + t), self.k.const(0.0, self.dtype)
                 self._each(self.hidden, lambda j: self._put_y(at, j, zero))
         for number, scratch in ((1, self.state), (2, self.cell)):

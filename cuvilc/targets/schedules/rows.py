@@ -22,7 +22,7 @@ from cuvilc.targets.schedules.elementwise import outer_values
 from cuvilc.targets.schedules.elementwise_access import Digit, Report, logical_index, merged, split
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import Fold
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 ANCHORS = (
     "ai.softmax", "ai.log_softmax", "ai.layer_norm", "ai.rms_norm",
@@ -147,7 +147,7 @@ class _Rows:
         self.length = b.scalar(length)
         with b.tasks() as t:
             first = t * together
-            count = b.let(tirx.min(const(0) + total - first, const(together)))
+            count = b.let(tirx.min(as_expr(total) - first, const(together)))
             with b.loop(count) as r:
                 loops = [n for n, d in enumerate(self.outer) if d.extent != 1]
                 row = b.let(first + r)

@@ -14,7 +14,7 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import combine, identity
 from cuvilc.targets.schedules.special_common import argument, lone, register_elements
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 _CHUNK = 512  # sums that stay in the first cache level between steps
 _TASK_ELEMENTS = 8192
@@ -58,7 +58,7 @@ class _Scan:
         sums = b.scratch(1, self.computed)
         with b.tasks() as t:
             first = t * together
-            rest = const(0) + b.scalar(outer) - first
+            rest = as_expr(b.scalar(outer)) - first
             with b.loop(b.let(tirx.min(rest, const(together)))) as r:
                 start = b.let((first + r) * self.extent)
                 b.store(sums, 0, identity(self.computed, self.how))
@@ -77,7 +77,7 @@ class _Scan:
             chunks = b.scalar(count)
             outside = t if single else b.let(k.floordiv(t, chunks))
             begin = 0 if single else b.let(k.mod(t, chunks) * _CHUNK)
-            size = extent if single else b.let(tirx.min(const(0) + extent - begin, const(_CHUNK)))
+            size = extent if single else b.let(tirx.min(as_expr(extent) - begin, const(_CHUNK)))
             self._sweep(size, lambda i: b.store(sums, i, identity(self.computed, self.how)))
             with b.loop(self.extent) as j:
                 row = b.let((outside * self.extent + self._along(j)) * extent + begin)

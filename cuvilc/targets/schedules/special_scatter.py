@@ -20,7 +20,7 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep
 from cuvilc.targets.schedules.reduction_fold import combine
 from cuvilc.targets.schedules.special_common import argument, lone
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 _FOLDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
@@ -44,7 +44,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
         else:
             row = product(types[0].shape[1:])
             scatter.copy(scatter.b.let(t * scatter.b.scalar(row)), row)
-            with scatter.b.when(t < const(0) + scatter.b.scalar(types[1].shape[0])):
+            with scatter.b.when(t < as_expr(scatter.b.scalar(types[1].shape[0]))):
                 scatter.elements([t])
     return scatter.emitter.finish("scatter", tasks, product(types[2].shape))
 
@@ -85,7 +85,7 @@ class _Scatter:
         """indices[place], counted from the start, and whether it is in range."""
         i: Any = self.b.let(tirx.Cast("int64", self.b.load(self.indices, place)))
         i = self.b.let(tirx.Select(i < const(0), i + extent, i))
-        return i, tirx.And(i >= const(0), i < const(0) + extent)
+        return i, tirx.And(i >= const(0), i < as_expr(extent))
 
     def elements(self, first: list[Any]) -> None:
         """All updates of scatter_elements whose index begins with `first`."""

@@ -11,7 +11,7 @@ from cuvilc.dialect.dims import product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.special_common import argument, lone, unravel
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 Box = tuple[Any, Any, Any, Any]  # y0, x0, y1, x1
 
@@ -39,7 +39,7 @@ class _Suppression:
         each = [emitter.accessor(v) for v in anchor.operands]
         self.boxes, self.scores, self.order, self.most, self.overlap, self.least = each
         count = ir.type_of(anchor.operands[1]).shape[2]
-        self.count = const(0) + self.b.scalar(count)
+        self.count = as_expr(self.b.scalar(count))
         self.kept = self.b.scratch(count + 1, "int64")  # room for one even without boxes
 
     def rank(self, task: list[Any]) -> None:

@@ -19,7 +19,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.notation import FAULTS, Accessor, compute_dtype
 from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.special_common import argument, lone, outputs, unravel
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -48,10 +48,10 @@ class _TopK:
         self.places = outputs(emitter.region, anchor)
         source = compute_dtype(ir.type_of(anchor.operands[0]).dtype)
         self.dtype = source.replace("float", "int") if source.startswith("float") else source
-        self.extent = const(0) + emitter.builder.scalar(
-            ir.type_of(anchor.operands[0]).shape[attrs["axis"]]
+        self.extent = as_expr(
+            emitter.builder.scalar(ir.type_of(anchor.operands[0]).shape[attrs["axis"]])
         )
-        self.count: Any = const(0) + self.b.scalar(attrs["k"])
+        self.count: Any = as_expr(self.b.scalar(attrs["k"]))
         room = attrs["k"] + 1  # room for one even if k = 0
         self.keys, self.indices = self.b.scratch(room, self.dtype), self.b.scratch(room, "int64")
 

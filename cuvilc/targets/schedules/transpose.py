@@ -20,7 +20,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.elementwise_access import Access, logical_index
 from cuvilc.targets.schedules.transpose_block import transpose_block
-from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, const, is_load
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const, is_load
 
 _LEAST = 8  # shorter loops are not worth tiles
 
@@ -126,7 +126,7 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
     strips = b.scalar(ceildiv(along, n))
     values = outer_values(emitter, piece.digits, tiling.others, b.let(k.floordiv(t, strips)))
     first = b.let(k.mod(t, strips) * n)
-    count = b.let(tirx.min(const(0) + b.scalar(along) - first, const(n)))
+    count = b.let(tirx.min(as_expr(b.scalar(along)) - first, const(n)))
     inner = b.scalar(piece.digits[tiling.inner].extent)
     whole = inner // n * n if isinstance(inner, int) else b.let(tirx.floordiv(inner, const(n)) * n)
 
@@ -137,7 +137,7 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
         )
 
     def scalar(start: Any) -> None:
-        rest = inner - start if isinstance(inner, int) else b.let(const(0) + inner - start)
+        rest = inner - start if isinstance(inner, int) else b.let(as_expr(inner) - start)
         with b.loop(count) as o, b.loop(rest) as i:
             emitter.store_all(index(first + o, i + start))
 

@@ -19,7 +19,7 @@ from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules.microkernel import opaque
 from cuvilc.targets.schedules.reduction_fold import combine, identity
 from cuvilc.targets.schedules.special_common import argument, lone
-from cuvilc.targets.tir import const
+from cuvilc.targets.tir import as_expr, const
 
 _ROWS, _MANY_ROWS = 16, 64  # many when the ensemble is too large for the second cache level
 _NODE_BYTES = 37
@@ -67,8 +67,8 @@ class _Ensemble:
             n: self.b.buffer(place, self.types[n].dtype)
             for n, place in zip(_NAMES, places, strict=True)
         }
-        self.rows, self.features = (const(0) + self.b.scalar(d) for d in self.types["x"].shape)
-        self.trees = const(0) + self.b.scalar(self.types["roots"].shape[0])
+        self.rows, self.features = (as_expr(self.b.scalar(d)) for d in self.types["x"].shape)
+        self.trees = as_expr(self.b.scalar(self.types["roots"].shape[0]))
         self.dtype = compute_dtype(self.types["base"].dtype)
         self.extreme = self.aggregate in ("min", "max")
         self.how = self.aggregate if self.extreme else "sum"
