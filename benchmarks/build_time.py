@@ -69,7 +69,7 @@ def child(model: Path, cpu: str) -> dict[str, Any]:
 def command_s(model: Path, cpu: str, cache: Path) -> float:
     """Wall time of `cuvilc build`."""
     with tempfile.TemporaryDirectory() as folder:
-        call = "import sys; from cuvilc.cli import main; sys.exit(main())"
+        call = "from cuvilc.cli import command; command()"
         command = [sys.executable, "-c", call, "build", model, "-o", f"{folder}/model.cuvil", "-q"]
         command += ["--cpu", cpu] if cpu else []
         path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])

@@ -1,7 +1,5 @@
 """`python -m cuvilc` is `cuvilc`."""
 
-import sys
+from cuvilc.cli import command
 
-from cuvilc.cli import main
-
-sys.exit(main())
+command()
