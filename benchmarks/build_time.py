@@ -74,6 +74,7 @@ def command_s(model: Path, cpu: str, cache: Path) -> float:
         command += ["--cpu", cpu] if cpu else []
         path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
         environment = {**os.environ, "CUVILC_CACHE_DIR": str(cache), "PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         start = time.perf_counter()
         subprocess.run(command, check=True, env=environment)
         return time.perf_counter() - start
