@@ -365,6 +365,11 @@ def symbols(d: Dim) -> set[str]:
     return names
 
 
+def symbols_of(shape: Shape) -> set[str]:
+    """Names of the symbols in all sizes of `shape`."""
+    return {name for d in shape for name in symbols(d)}
+
+
 Range = tuple[float, float]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cuvilc._mlir import func, ir
 from cuvilc.dialect import op as declarations
-from cuvilc.dialect.dims import Dim, Expr, symbols
+from cuvilc.dialect.dims import Dim, Expr, symbols, symbols_of
 from cuvilc.dialect.narrow import NARROW_FLOATS
 from cuvilc.dialect.op import OPS, OpDef, read_attrs, segment_attrs, write_attr
 from cuvilc.dialect.types import FLOATS, TensorType, TypeTable, dtype_name, numpy_dtype
@@ -275,7 +275,7 @@ def sizes_used(operation: Operation) -> set[str]:
     found: set[str] = set()
     inner = [o for region in operation.regions for block in region.blocks for o in walk(block)]
     for o in (operation, *inner):
-        found |= {name for r in o.results for d in type_of(r).shape for name in symbols(d)}
+        found |= {name for r in o.results for name in symbols_of(type_of(r).shape)}
         found |= _symbols_in(tuple(attrs(o).values()))
     return found
 

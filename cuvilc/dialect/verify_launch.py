@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, evaluate, maximum, symbols
+from cuvilc.dialect.dims import Dim, evaluate, maximum, symbols, symbols_of
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes, region_sizes
 
@@ -67,8 +67,8 @@ def _check_outputs(main: Operation, order: list[Operation]) -> None:
     for operation in order:
         bound |= set(region_sizes(operation))
         for kind, where in ir.places(operation):
-            needed = {n for d in types[where].shape for n in symbols(d)} if kind == "output" else ()
-            if unbound := sorted((set(needed) & computed) - bound):
+            needed = symbols_of(types[where].shape) if kind == "output" else set()
+            if unbound := sorted((needed & computed) - bound):
                 raise LaunchError(
                     f"{operation.name} writes output {where} before its size {unbound[0]} is known"
                 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from cuvilc.diagnostics import CuvilError, fail
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import substitute
+from cuvilc.dialect.dims import substitute, symbols_of
 from cuvilc.dialect.op import ShapeError, write_attr
 from cuvilc.dialect.ops.structure import computed_sizes
 from cuvilc.dialect.types import TensorType
@@ -23,7 +23,7 @@ from cuvilc.dialect.types import TensorType
 from . import codes, onnx_model, onnx_wire
 from .onnx_convert import Converter
 from .onnx_inputs import Inputs, fixed_sizes, read_inputs
-from .onnx_node import Constrain, attribute_value, symbols_of
+from .onnx_node import Constrain, attribute_value
 from .onnx_sequences import OptionalVal, SequenceVal, tensors_of
 from .onnx_tensors import TensorReader
 from .onnx_values import Val, assuming

@@ -253,7 +253,3 @@ def _limit(limited: Dim, size: Dim) -> int | None:
     if first == size and isinstance(second, int):
         return second
     return first if second == size and isinstance(first, int) else None
-
-
-def symbols_of(shape: Shape) -> set[str]:
-    return {name for d in shape for name in symbols(d)}

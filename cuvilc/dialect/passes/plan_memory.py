@@ -19,7 +19,7 @@ from typing import Any
 
 from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, bounds, ceildiv, maximum, symbols
+from cuvilc.dialect.dims import Dim, bounds, ceildiv, maximum, symbols, symbols_of
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes
@@ -137,7 +137,7 @@ def _claim_outputs(main: Operation) -> dict[Value, int]:
 
 
 def _sizes_in(value: Value) -> set[str]:
-    return {name for d in ir.type_of(value).shape for name in symbols(d)}
+    return symbols_of(ir.type_of(value).shape)
 
 
 def _view_source(value: Value) -> Value:
