@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from types import SimpleNamespace
 
 import cuvil
@@ -12,6 +11,7 @@ import fake_models
 import numpy as np
 import pytest
 from fake_package import DTYPES
+from threads import on_threads
 
 from tests.tolerances import mismatch
 
@@ -290,11 +290,7 @@ def test_many_threads_call_one_model(load):
             if shape[0] != len(x) or mismatch(y, fake_models.mlp_reference(x)):
                 wrong.append(len(x))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work)
     assert wrong == []
     assert 1 <= len(model._all) <= 6
 

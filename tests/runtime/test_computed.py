@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import cuvil
 import fake_computed
 import fake_models
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from fake_package import BIND, COPY, INPUT, OUTPUT, Image
 from test_call import refused
+from threads import on_threads
 
 RNG = np.random.default_rng(11)
 
@@ -149,11 +148,7 @@ def test_many_threads_call_one_model(load):
             if not all(np.array_equal(ours, theirs) for ours, theirs in result):
                 wrong.append(len(x))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work)
     assert wrong == []
 
 
