@@ -1,0 +1,85 @@
+"""A LoRA adapter in memory, whatever files it came from: what changes in which module of a model.
+
+Shapes follow torch: a linear layer's weight is [N, K] (K features in, N out), a convolution's
+[N, K / groups, *kernel], an embedding table [V, D]. In all three, ΔW = scale · B · A over flattened
+axes (Hu et al. 2021, eq. 3):
+
+    linear       a [r, K]                    b [N, r]      ΔW = scale · b · a
+    convolution  a [r, K / groups, *kernel]  b [N, r]      ΔW = scale · (b · a[r, ..]) as [N, ..]
+    embedding    a [r, V]                    b [D, r]      ΔW = scale · (b · a)ᵀ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The factors of one module as they are stored (float32, float16 or bfloat16).
+
+    scale: alpha / r, or alpha / √r where the adapter is rank-stabilised (Kalajdzievski 2023).
+    magnitude: DoRA's m [N]: W' = m · V / ‖V‖ with V = W + ΔW, the norm over all axes but the
+    output's (Liu et al. 2024, eq. 5). bias: of B [N], added to the output times `scale`.
+    """
+
+    a: Array
+    b: Array
+    scale: float
+    rank: int
+    alpha: float
+    magnitude: Array | None = None
+    bias: Array | None = None
+
+
+@dataclass(frozen=True)
+class ModuleChange:
+    """What an adapter does to one module, named by its path in the base model ("h.0.attn.c_attn").
+
+    kind: "linear", "convolution", "embedding", or "" where only parameters are replaced.
+    replaced: whole parameters by name ("weight", "bias"), from modules_to_save and bias training.
+    fan_in_fan_out: the base weight is stored [K, N], as in GPT-2's Conv1D; `low_rank` is not.
+    tensors: the names in the file that this came from, for diagnostics.
+    """
+
+    path: str
+    kind: str = ""
+    low_rank: LowRank | None = None
+    replaced: Mapping[str, Array] = field(default_factory=dict)
+    fan_in_fan_out: bool = False
+    tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphSemantics:
+    """The adapter's contract with the compiler: `graph_semantics` of its configuration.
+
+    dependency_level "cross-attention": it must change q and v, or k and v, projections of one
+    layer. fusion_strategy "additive": its scale must stay apart from the factors. "" where unsaid.
+    """
+
+    dependency_level: str = ""
+    fusion_strategy: str = ""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """All changes of one adapter, in the order of their paths.
+
+    place: folder or file; sha256: of the tensor file; config: what the configuration says, as read
+    (JSON), for reports: r, lora_alpha, lora_dropout, target_modules, …
+    """
+
+    name: str
+    place: Path
+    changes: tuple[ModuleChange, ...]
+    sha256: str
+    semantics: GraphSemantics = GraphSemantics()
+    config: Mapping[str, Any] = field(default_factory=dict)
