@@ -1,0 +1,67 @@
+"""Sites: where the parameters that an adapter changes stand in an imported program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from . import ir
+
+
+@dataclass(frozen=True)
+class Site:
+    """One parameter of one module of the base model.
+
+    module: its path, as the adapter spells it. parameter: "weight", "bias", or another's name.
+    kind: "linear", "convolution", "embedding", "" for any other parameter.
+    value: the SSA value that is the parameter: an ai.constant (or the ai.dequantize_linear of
+    one), before any transpose, reshape or cast that the exporter left.
+    uses: the uses of `value` (operation, operand index) that belong to this module; of a weight
+    tied to other modules' only its own.
+    out_axis: the axis of `value` that holds the module's N outputs: 0 for torch's [N, K] and
+    [N, K / groups, *kernel], 1 for [K, N]; the width D of an embedding table [V, D] is axis 1.
+    start, size: the part of out_axis that is this module's: all of it, or its part of a merged
+    matrix (Q, K, V).
+    evidence: why this value was taken, in words for reports.
+    """
+
+    module: str
+    parameter: str
+    kind: str
+    value: ir.Value
+    uses: tuple[tuple[ir.Operation, int], ...]
+    out_axis: int
+    start: int
+    size: int
+    evidence: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The value's own sizes, of all modules that share it. Weights are static."""
+        sizes = ir.type_of(self.value).shape
+        return tuple(d for d in sizes if isinstance(d, int))
+
+    @property
+    def is_whole(self) -> bool:
+        """The module owns all of the value, not a part of a merged one."""
+        return self.start == 0 and self.size == self.shape[self.out_axis]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """All sites of a build, in the order of the changes; several of one parameter only where the
+    graph holds it several times."""
+
+    sites: tuple[Site, ...]
+    fingerprint: str = ""  # of the base: sha256 over the sites' weights
+    unmatched: tuple[str, ...] = field(default=())  # modules of the program without any adapter
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def of(self, module: str, parameter: str = "weight") -> tuple[Site, ...]:
+        """The sites of one parameter."""
+        return tuple(s for s in self.sites if (s.module, s.parameter) == (module, parameter))
