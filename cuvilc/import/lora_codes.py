@@ -1,0 +1,165 @@
+"""The diagnostics of LoRA adapters: CUV701 to CUV719 of reading, from CUV720 of attaching."""
+
+from __future__ import annotations
+
+from cuvilc.diagnostics import define
+
+NOT_AN_ADAPTER = define(
+    "CUV701",
+    "there is no adapter at this place",
+    """\
+An adapter is one of these:
+
+- a folder that PEFT wrote: `adapter_config.json` and `adapter_model.safetensors`,
+- a folder of several such folders, each of which is one adapter, named as its folder,
+- a `.safetensors` file of kohya's or of diffusers' (`lora_unet_….lora_down.weight`,
+  `unet.….lora_A.weight`).
+
+Next step: compare the path with what the message found there.
+""",
+)
+
+BAD_TENSOR_FILE = define(
+    "CUV702",
+    "the adapter's tensor file is truncated or damaged",
+    """\
+A safetensors file is 8 bytes with the length of its header, the header in JSON, then the data. The
+header gives each tensor's dtype, shape and place; the places must follow one another without gap or
+overlap and end with the file. All of this is checked before any value is read.
+
+Next step: compare the file's size and checksum with the source, and fetch it again. A file of a few
+hundred bytes is often a Git LFS pointer (`git lfs pull`).
+""",
+)
+
+BAD_ADAPTER_CONFIG = define(
+    "CUV703",
+    "adapter_config.json is not right",
+    """\
+The configuration is no JSON, lacks a field, has one of a wrong type or value, contradicts itself,
+or has an option that this version of cuvilc does not know. An unknown option is not passed over,
+as it may change what the adapter computes; one that is null, false or empty is.
+
+`graph_semantics` may say `{"dependency_level": "cross-attention"}` and
+`{"fusion_strategy": "additive"}`; other values are refused.
+
+Next step: correct the field that the message names, or save the adapter again with PEFT.
+""",
+)
+
+OTHER_METHOD = define(
+    "CUV704",
+    "the adapter is of a kind that cuvilc does not take",
+    """\
+cuvilc takes LoRA with its options, rank-stabilised LoRA, DoRA, and LoRA on embeddings and
+convolutions. Other methods (IA3, AdaLoRA, LoHa, LoKr, OFT, VeRA, prompt tuning, …) and extensions
+that change the computation otherwise are refused by name, never approximated.
+
+An adapter that began as PiSSA, OLoRA, CorDA, LoftQ or LoRA-GA belongs to base weights that its
+initialisation changed. Save it as an ordinary one:
+`save_pretrained(…, path_initial_model_for_weight_conversion=…)`; or save the changed base beside
+it and set `init_lora_weights` to true.
+
+Next step: where PEFT can merge the adapter, `merge_and_unload()` and export the merged model;
+`convert_to_lora` of PEFT approximates several methods by LoRA.
+""",
+)
+
+UNEXPLAINED_TENSOR = define(
+    "CUV705",
+    "nothing explains a tensor of the adapter",
+    """\
+Every tensor of the file must belong to a module that the configuration selects: by `target_modules`
+(and `layers_to_transform`, `exclude_modules`), `modules_to_save` or `bias`. PEFT itself would pass
+such tensors over; here nothing is left unused without a word.
+
+Usual reasons: the configuration of another adapter, a file edited by hand, a tensor of a training
+state.
+
+Next step: fetch both files from one place, or remove the tensor.
+""",
+)
+
+INCOMPLETE_MODULE = define(
+    "CUV706",
+    "a module of the adapter lacks a tensor",
+    """\
+Low-rank changes come in pairs, A and B (kohya: down and up); with `use_dora` a magnitude belongs to
+them. A pair that lacks one would change nothing, or something unknown.
+
+Next step: save the adapter again. Under sharded training (DeepSpeed ZeRO-3, FSDP) gather the
+parameters before `save_pretrained`.
+""",
+)
+
+BAD_TENSOR_SHAPE = define(
+    "CUV707",
+    "a tensor of the adapter has a wrong shape",
+    """\
+A is [r, inputs] and B [outputs, r]; in convolutions A is [r, channels, kernel…] and B
+[outputs, r / groups, 1…]; of embeddings A is [r, vocabulary] and B [width, r]. r is `r` of the
+configuration, or what `rank_pattern` says of the module. A magnitude and a bias have one value for
+each output.
+
+Next step: compare the configuration with the tensors; they may come from two adapters.
+""",
+)
+
+NOT_FINITE = define(
+    "CUV708",
+    "the adapter has values that are not finite",
+    """\
+A NaN or an infinity in an adapter would spread through every result of the module that it changes.
+
+Usual reason: training in float16 that diverged. Next step: take an earlier checkpoint.
+""",
+)
+
+BAD_TENSOR_DTYPE = define(
+    "CUV709",
+    "a tensor of the adapter has a dtype that cuvilc does not take",
+    """\
+Adapters have tensors of float32, float16 or bfloat16. Quantised ones and float64 are refused.
+
+Next step: convert the tensor, in torch: `tensor.to(torch.float32)`.
+""",
+)
+
+PICKLED = define(
+    "CUV710",
+    "the adapter's tensors are pickled",
+    """\
+`adapter_model.bin`, `.pt` and `.ckpt` are Python pickles: loading one can run any code, so cuvilc
+does not read them. Convert a file that you trust, once:
+
+    python -c "import torch, safetensors.torch as s; \\
+    t = torch.load('adapter_model.bin', map_location='cpu', weights_only=True); \\
+    s.save_file({k: v.contiguous() for k, v in t.items()}, 'adapter_model.safetensors')"
+""",
+)
+
+BROKEN_DEPENDENCY = define(
+    "CUV711",
+    "the adapter breaks the dependency that it declares",
+    """\
+`graph_semantics: {"dependency_level": "cross-attention"}` says that the adapter changes projections
+which depend on one another: in each layer of attention that it changes, q and v, or k and v. A
+merged projection (`qkv_proj`, `c_attn`, `kv_proj`) counts as all that it holds. Which module is
+which projection is told by the last part of its path, such as `q_proj`, `query` or `to_q`.
+
+Next step: train the adapter with the missing projections among `target_modules`, or remove
+`dependency_level`.
+""",
+)
+
+SCALE_FUSION = define(
+    "CUV712",
+    "the adapter forbids that its scale is fused",
+    """\
+`graph_semantics: {"fusion_strategy": "additive"}` says that the adapter's contribution is added to
+the module's output with its scale apart. What multiplies the scale into the factors or into the
+weight is refused before the first run.
+
+Next step: build with another mode of `--lora`, or remove `fusion_strategy`.
+""",
+)
