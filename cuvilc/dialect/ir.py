@@ -34,7 +34,8 @@ class Program:
     """A model at any level: MLIR module, weights beside it, ranges of its symbols.
 
     `main`'s inputs and outputs are named by its attributes `input_names` and `output_names`.
-    `weights` maps the key of each `ai.constant` to an array, often a read-only memmap.
+    `weights` maps the key of each `ai.constant` and `ai.parameter` to an array, often a read-only
+    memmap.
     """
 
     name: str
@@ -114,6 +115,13 @@ class Program:
             filling = np.asarray(read_attrs(owner)["value"], numpy_dtype(t.dtype))
             return np.broadcast_to(filling, [d for d in t.shape if isinstance(d, int)])
         return None
+
+    def weight_array(self, value: Value) -> np.ndarray | None:
+        """As constant_array; also of an `ai.parameter`, whose values may be packed, not used."""
+        owner = defining(value)
+        if owner is not None and owner.name == "ai.parameter":
+            return self.weights[read_attrs(owner)["key"]]
+        return self.constant_array(value)
 
 
 def new_context() -> ir.Context:

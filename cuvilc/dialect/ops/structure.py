@@ -8,6 +8,7 @@ import numpy as np
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.op import ShapeError, Tensor, Tensors, op, sample
+from cuvilc.dialect.ops._rules import need
 from cuvilc.dialect.types import DTYPES, TensorType, numpy_dtype
 
 MOST = 1 << 62  # computed sizes saturate here, so that adding an axis to them cannot overflow
@@ -27,6 +28,32 @@ class Constant:
     layout: str = ""
 
     def shape(*, key, fingerprint, shape, dtype, layout):
+        return TensorType(shape, dtype, layout)
+
+    def interpret(interpreter, operation, operands):
+        return [interpreter.program.weights[ir.attrs(operation)["key"]]]
+
+
+@op("ai.parameter")
+class Parameter:
+    """A weight that an adapter may exchange while the package is loaded; else as `ai.constant`.
+
+    No pass reads its values: what it becomes must not be computed into anything else. `parts` names
+    the parameters that it holds: (module, parameter, kind, start, size), each a part of `out_axis`.
+    `kernel`: the one that merges a low-rank change into it.
+    """
+
+    key: str
+    fingerprint: str
+    shape: tuple
+    dtype: str
+    out_axis: int
+    parts: tuple
+    layout: str = ""
+    kernel: str = ""
+
+    def shape(*, key, fingerprint, shape, dtype, out_axis, parts, layout, kernel):
+        need(0 <= out_axis < max(len(shape), 1), f"out_axis {out_axis} of {len(shape)} axes")
         return TensorType(shape, dtype, layout)
 
     def interpret(interpreter, operation, operands):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from cuvilc.dialect.passes import (
+    add_merges,
     canonicalize,
     choose_layouts,
     fold_batch_norm,
@@ -36,7 +37,8 @@ PIPELINE: tuple[ModuleType, ...] = (
     fuse,
     outline_kernels,
     plan_memory,
+    add_merges,
 )
 
 # What turns the layout level into the launch level.
-LOWERING: tuple[ModuleType, ...] = (outline_kernels, plan_memory)
+LOWERING: tuple[ModuleType, ...] = (outline_kernels, plan_memory, add_merges)

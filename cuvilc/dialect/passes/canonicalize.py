@@ -92,7 +92,10 @@ def _named(node: Node, twin: Node) -> bool:
     """Whether the merged operation keeps both names: constants and fulls are merged so often that
     their joined names would say nothing.
     """
-    return node.name not in ("ai.constant", "ai.full") and node.op.location != twin.op.location
+    return (
+        node.name not in ("ai.constant", "ai.parameter", "ai.full")
+        and node.op.location != twin.op.location
+    )
 
 
 def in_order(graph: Graph) -> list[Node]:

@@ -107,7 +107,7 @@ class _Blocker:
         known = w.is_static and isinstance(x.shape[1], int)
         if x.rank != 4 or x.dtype != "float32" or not known:
             return False
-        if self.program.constant_array(operation.operands[1]) is None:
+        if self.program.weight_array(operation.operands[1]) is None:
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
         if groups == 1:
@@ -127,7 +127,7 @@ class _Blocker:
         if self.program.constant_array(operation.operands[1]) is None:
             return False
         if attrs["centred"]:
-            return w.shape[1] == 1 and attrs["groups"] == w.shape[0]
+            return w.shape[1] == 1 and 1 != attrs["groups"] == w.shape[0]
         if (x.dtype, w.dtype) != ("uint8", "int8"):
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
@@ -187,21 +187,23 @@ class _Blocker:
 
 
 def relayout_constant(program: Program, value: Value, layout: str) -> Value:
-    """A twin of an `ai.constant` (or of an `ai.full`, made one) whose package form is `layout`."""
+    """A twin of a constant or parameter (or of an `ai.full`, made one) whose package form is
+    `layout`.
+    """
     owner = ir.defining(value)
     assert owner is not None
     if owner.name == "ai.full":
         array = np.ascontiguousarray(program.constant_array(value))
         owner = ir.defining(ir.constant(program, array, "fill"))
         assert owner is not None
-    return ir.build("ai.constant", **{**ir.attrs(owner), "layout": layout})
+    return ir.build(owner.name, **{**ir.attrs(owner), "layout": layout})
 
 
 def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
-    if owner is None or owner.name != "ai.constant":
+    if owner is None or owner.name not in ("ai.constant", "ai.parameter"):
         return
     if t.rank != 2 or t.dtype != "float32" or t.layout:
         return

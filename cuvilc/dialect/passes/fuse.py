@@ -19,8 +19,8 @@ NAME = "fuse"
 VERSION = 1
 
 BARE = (
-    "ai.constant", "ai.if", "ai.loop", "ai.yield", "ai.dim_values", "ai.require", "ai.bind_size",
-    "ai.bitcast", "func.return", "ai.fusion",
+    "ai.constant", "ai.parameter", "ai.if", "ai.loop", "ai.yield", "ai.dim_values", "ai.require",
+    "ai.bind_size", "ai.bitcast", "func.return", "ai.fusion",
 )  # fmt: skip
 
 

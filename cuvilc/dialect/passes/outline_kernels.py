@@ -45,22 +45,32 @@ def _outline(program: Program, fusion: Operation, known: dict[str, str]) -> None
         for operation in inner[:-1]:
             _clone(operation, values, renaming)
     ir.finish_function(block, [values[v] for v in inner[-1].operands])
-    function = block.owner.operation
-    function.attributes["symbols"] = op.write_attr(tuple(renaming.names.values()))
-    function.attributes["kind"] = fusion.attributes["kind"]
-    text = _text(function)
-    name = known.get(text)
-    if name is None:
-        name = known[text] = f"{_hint(inner[:-1])}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        function.attributes["sym_name"] = mlir.StringAttr.get(name)
-    else:
-        function.erase()
+    kind, hint = ir.attrs(fusion)["kind"], _hint(inner[:-1])
+    name = finish_kernel(block.owner.operation, tuple(renaming.names.values()), kind, hint, known)
     with ir.before(fusion):
         results = ir.build(
             "ai.launch", *captured, kernel=name, symbols=tuple(symbol(n) for n in renaming.names),
             types=[ir.type_of(r) for r in fusion.results],
         )  # fmt: skip
     ir.replace(fusion, *(results if isinstance(results, tuple) else (results,)))
+
+
+def finish_kernel(
+    function: Operation, symbols: tuple[str, ...], kind: str, hint: str, known: dict[str, str]
+) -> str:
+    """The name of a kernel: of an equal one in `known` (text to name), where there is one, in its
+    place; else it gets its own.
+    """
+    function.attributes["symbols"] = op.write_attr(symbols)
+    function.attributes["kind"] = op.write_attr(kind)
+    text = _text(function)
+    name = known.get(text)
+    if name is not None:
+        function.erase()
+        return name
+    name = known[text] = f"{hint}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    function.attributes["sym_name"] = mlir.StringAttr.get(name)
+    return name
 
 
 class _Renaming:

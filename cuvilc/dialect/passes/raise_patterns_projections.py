@@ -7,8 +7,6 @@ refusal.
 
 from __future__ import annotations
 
-import numpy as np
-
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.passes.canonicalize import in_order
@@ -48,14 +46,11 @@ def _check(g: Graph, ends: list[_End]) -> None:
 def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
     g.here = node
     axis = 0 if node.attr("transpose_b") else 1
-    w = np.concatenate([g.array(n.operands[1]) for n in group], axis)
-    weight = g.constant(w, "+".join(g.key(n.operands[1]) for n in group))
+    weight = g.joined([n.operands[1] for n in group], axis)
     y = g.build("ai.matmul", node.operands[0], weight, origin=group, **node.attrs)
     biases = [bias for _, bias in ends if bias is not None]
     if biases:
-        line = np.concatenate([g.array(b).reshape(-1) for b in biases])
-        bias = g.constant(line, "+".join(g.key(b) for b in biases))
-        y = g.build("ai.elemwise_add", y, bias, origin=[end for end, _ in ends])
+        y = g.build("ai.elemwise_add", y, g.joined(biases, 0), origin=[end for end, _ in ends])
     t, parts = g.type(y), []
     start: Dim = 0
     for end, _ in ends:
@@ -73,10 +68,15 @@ def _joins(g: Graph, n: Node, node: Node) -> bool:
     """Whether `n` multiplies the same input by constant weights of the same form."""
     if n.name != "ai.matmul" or n.operands[0] != node.operands[0] or n.parent is not node.parent:
         return False
-    if not (g.is_constant(n.operands[1]) and g.is_constant(node.operands[1])):
+    if not (g.is_weight(n.operands[1]) and g.is_weight(node.operands[1])):
         return False
     a, b = g.type(n.operands[1]), g.type(node.operands[1])
     axis = 1 if node.attr("transpose_b") else 0
+    parameters = [
+        p for v in (n.operands[1], node.operands[1]) if (p := g.producer(v, "ai.parameter"))
+    ]
+    if any(p.attr("out_axis") != 1 - axis for p in parameters):
+        return False
     return (
         a.rank == 2 and b.rank == 2 and a.shape[axis] == b.shape[axis] and a.dtype == b.dtype
         and n.attr("transpose_b") == node.attr("transpose_b")
@@ -91,7 +91,7 @@ def _end(g: Graph, product: Node) -> _End:
         return product, None
     a, b = users[0].operands
     bias = b if a == product.result else a
-    if not g.is_constant(bias) or g.type(bias).shape != g.type(product.result).shape[-1:]:
+    if not g.is_weight(bias) or g.type(bias).shape != g.type(product.result).shape[-1:]:
         return product, None
     return users[0], bias
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
@@ -139,8 +141,13 @@ class Graph:
         node = self.producers.get(value)
         return node is not None and node.name == "ai.constant"
 
+    def is_weight(self, value: Value) -> bool:
+        """A constant, or a parameter that adapters may exchange."""
+        node = self.producers.get(value)
+        return node is not None and node.name in ("ai.constant", "ai.parameter")
+
     def key(self, value: Value) -> str:
-        """The key of an ai.constant in the side table."""
+        """The key of an ai.constant or ai.parameter in the side table."""
         return str(self.producers[value].attr("key"))
 
     def array(self, value: Value) -> Any:
@@ -172,6 +179,28 @@ class Graph:
         with ir.before(here.op):
             made = ir.constant(self.program, array, key)
         return self._made(made, here)
+
+    def joined(self, values: Sequence[Value], axis: int) -> Value:
+        """Weights side by side along an axis; a parameter if one of them is, with all their parts.
+
+        Parameters among them must have their outputs along that axis.
+        """
+        key = "+".join(self.key(v) for v in values)
+        arrays = [self.program.weight_array(v) for v in values]
+        parts, start = [], 0
+        for value, array in zip(values, arrays, strict=True):
+            node = self.producers[value]
+            if node.name == "ai.parameter":
+                assert node.attr("out_axis") == axis
+                parts += [(*p[:3], p[3] + start, p[4]) for p in node.attr("parts")]
+            start += array.shape[axis]
+        weight = self.constant(np.concatenate(arrays, axis), key)
+        if not parts:
+            return weight
+        constant = self.producers[weight]
+        made = self.build("ai.parameter", **constant.attrs, out_axis=axis, parts=tuple(parts))
+        self.drop(constant)
+        return made
 
     def _made(self, made: Any, here: Node) -> Any:
         first = made[0] if isinstance(made, tuple) else made

@@ -177,7 +177,7 @@ def _is_made(g: Graph, value: Value) -> bool:
     node = g.producer(value)
     if node is None:
         return False
-    if node.name in ("ai.constant", "ai.full"):
+    if node.name in ("ai.constant", "ai.parameter", "ai.full"):
         return True
     return node.is_a("elementwise") and all(_is_made(g, v) for v in node.operands)
 
