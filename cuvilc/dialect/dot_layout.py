@@ -8,6 +8,9 @@ so that a group may span taps, and the other kernel axes are the rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from cuvilc.dialect.dims import Dim, Shape, ceildiv
@@ -25,6 +28,21 @@ def dot_shape(shape: Shape, layout: str) -> Shape:
     axis, block, group = dot_parts(layout)
     rows, steps = _reduction(shape, axis)
     return (ceildiv(shape[axis], block), *rows, ceildiv(steps, group), block, group)
+
+
+def dot_index(
+    shape: Shape,
+    layout: str,
+    index: Sequence[Any],
+    div: Callable[..., Any],
+    mod: Callable[..., Any],
+) -> list[Any]:
+    """Where the element at a logical index lies in memory; div, mod: of an index and a number."""
+    axis, block, group = dot_parts(layout)
+    output, rows, step = index[axis], [], index[1 - axis]
+    if len(shape) > 2:
+        rows, step = [*index[2:-1]], index[-1] * shape[1] + index[1]
+    return [div(output, block), *rows, div(step, group), mod(output, block), mod(step, group)]
 
 
 def _reduction(shape: Shape, axis: int) -> tuple[Shape, Dim]:

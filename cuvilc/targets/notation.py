@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm import tirx
 
+from cuvilc.dialect.dot_layout import dot_index
 from cuvilc.dialect.narrow import NARROW_INTEGERS, STORED
 from cuvilc.dialect.types import TensorType, channel_block, pack_parts
 from cuvilc.targets.math import Math
@@ -83,13 +84,15 @@ class Notation(Math, Narrow):
     # ---- memory
 
     def flat_index(self, t: TensorType, index: Sequence[Any]) -> Any:
-        """Offset in elements of a logical index, for row-major and channel-blocked layouts."""
+        """Offset in elements of a logical index, in any layout."""
         extents = [self.builder.scalar(d) for d in t.physical_shape]
         where = list(index)
         if t.layout.startswith("pack"):
             axis, block = pack_parts(t.layout)
             split = where.pop(axis)
             where = [self.floordiv(split, block), *where, self.mod(split, block)]
+        elif t.layout.startswith("dot"):
+            where = dot_index(t.shape, t.layout, where, self.floordiv, self.mod)
         elif t.layout:
             block = channel_block(t.layout)
             n, c, *spatial = where

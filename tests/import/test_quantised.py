@@ -155,6 +155,16 @@ def test_products(tmp_path: Path, seed: int) -> None:
     agrees(tmp_path, model(nodes, inputs, ["y"], weights), feeds, 0, CODES[a.dtype.name])
 
 
+def test_conv_of_one_channel(tmp_path: Path) -> None:
+    """A group and yet the whole: its weights are packed as others are."""
+    c = Case(3)
+    x, w = c.levels((2, 1, 6, 9), "uint8"), c.levels((1, 1, 2, 3), "uint8")
+    weights = {"w": w, "xz": np.asarray(77, np.uint8), "wz": np.asarray(128, np.uint8)}
+    nodes = [node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=[1, 0, 1, 2])]
+    inputs = [tensor("x", x.shape, TensorProto.UINT8)]
+    agrees(tmp_path, model(nodes, inputs, ["y"], weights), {"x": x}, 0, TensorProto.INT32)
+
+
 class Layers(Case):
     """Nodes of a QDQ model: each method gives the name of the dequantised tensor."""
 

@@ -10,7 +10,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
-from cuvilc.targets.schedules import conv_dot, gemm_dot
+from cuvilc.targets.schedules import conv_dot, fallback, gemm_dot
 from tests.targets.kernel_harness import V3, V4, check, program_of
 from tests.targets.samples import BF16, on_bf16_chips
 
@@ -63,6 +63,15 @@ def test_any_number_of_rows(chip: Any) -> None:
 )
 def test_convolutions(program: Any, chip: Any) -> None:
     check(program, chip, conv_dot.schedule)
+
+
+@on_bf16_chips
+@pytest.mark.parametrize(
+    "program", [product((65,), 33), conv((1, 3, 5, 6), (33, 3, 2, 3), (1, 0), "")],
+    ids=["vector", "convolution"],
+)  # fmt: skip
+def test_what_has_no_tiles_reads_the_same_weights(program: Any, chip: Any) -> None:
+    check(program, chip, fallback.schedule)
 
 
 def test_one_instruction_multiplies() -> None:

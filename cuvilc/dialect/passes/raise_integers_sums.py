@@ -46,7 +46,7 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     t = g.type(w)
     groups, spatial = node.attr("groups"), t.rank - 2
     outputs, *taps = t.shape
-    if taps[0] == 1 and groups == outputs:  # a channel alone: its schedule subtracts zero points
+    if taps[0] == 1 and 1 != groups == outputs:  # channels alone: their schedule subtracts zeros
         return None
     x, p = _coded(g, x, zeros[0], "uint8", lambda z: line(g, z))
     w, q = _coded(g, w, zeros[1], "int8", lambda z: line(g, z, spatial))
