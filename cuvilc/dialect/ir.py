@@ -44,6 +44,10 @@ class Program:
     weights: MutableMapping[str, np.ndarray] = field(default_factory=dict)
     ranges: dict[str, Range] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)  # format, sha256, opset, …: for metadata
+    # Where an importer knows it, for adapters: name of a node -> path of the module it is of, and
+    # name of a node -> the names under which it reads weights -> the keys of their constants.
+    scopes: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, dict[str, str]] = field(default_factory=dict)
     _stack: list[ExitStack] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from .onnx_model import (
     sort,
 )
 from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
+from .onnx_origins import Origins
 from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val, computed_points, is_computed, parts, symbolic
 
@@ -47,6 +48,7 @@ class Converter:
 
     def __init__(self, program: ir.Program, path: Path, reader: TensorReader) -> None:
         self.program, self.path, self.reader = program, path, reader
+        self.origins = Origins(program)
         self.errors: list[Diagnostic] = []
         self.imported = 0
         self.depth = 0
@@ -258,6 +260,7 @@ class Converter:
             opset = opsets.get(normal_domain(proto.domain), 1)
             node = Node(self, proto, inputs, opset, label, scope, opsets, place)
             results = self._guarded(node, index)
+            self.origins.note(label, proto, inputs)
         for i, name in enumerate(proto.output):
             if name:
                 scope[name] = None if results is _FAILED or i >= len(results) else results[i]
@@ -360,7 +363,8 @@ class Converter:
                     proto = without_missing(proto, scope)
                 if refusal(proto, versions, self.attributes):
                     raise ShapeError(f"it is defined by `{proto.op_type}`, which has no importer")
-                self.node(index, proto, scope, versions, f"{node.place}, inside `{node.label}`")
+                with self.origins.inside(node.proto):
+                    self.node(index, proto, scope, versions, f"{node.place}, inside `{node.label}`")
             return [scope.get(name) for name in body.output]
         finally:
             self.context.pop()
