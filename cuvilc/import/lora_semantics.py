@@ -80,11 +80,11 @@ def check_dependency(semantics: GraphSemantics, paths: Iterable[str], place: str
         message = "`cross-attention` is declared, but no projection of attention is changed"
         problems.add(codes.BROKEN_DEPENDENCY, message)
     for layer, found in layers.items():
-        held = set("".join(found))
-        if not ("v" in held and held & {"q", "k"}):
+        there = set("".join(found))
+        if not ("v" in there and there & {"q", "k"}):
             message = (
                 f"`cross-attention` needs q and v, or k and v, of one layer: "
-                f"`{layer}` has {', '.join(sorted(held))} only"
+                f"`{layer}` has {', '.join(sorted(there))} only"
             )
             problems.put(Diagnostic(codes.BROKEN_DEPENDENCY, message, place))
     problems.settle()

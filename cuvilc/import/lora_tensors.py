@@ -38,6 +38,7 @@ FLOATS = tuple(np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)
 _HEADER_BYTES = 32 << 20
 _BRACKETS = 1_000_000
 _RANK = 8
+_ENTRY = ("dtype", "shape", "data_offsets")
 _CHUNK = 1 << 20
 
 
@@ -136,8 +137,8 @@ def _places(path: Path, header: dict[str, Any], size: int) -> dict[str, tuple[An
     spans = []
     unknown = []
     for name, entry in header.items():
-        fields = entry if isinstance(entry, dict) else {}
-        dtype, shape, span = (fields.get(k) for k in ("dtype", "shape", "data_offsets"))
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        dtype, shape, span = (fields.get(k, ()) for k in _ENTRY)
         if not isinstance(dtype, str) or not _sizes(shape, _RANK) or not _sizes(span, 2):
             raise _damaged(path, f"the entry of `{name}` is not dtype, shape and data_offsets")
         if dtype not in _DTYPES:

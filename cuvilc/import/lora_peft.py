@@ -1,0 +1,216 @@
+"""Adapters that PEFT wrote: adapter_config.json and adapter_model.safetensors in one folder.
+
+Names of tensors are paths in the model behind `base_model.model.`, with
+`lora_A[.ADAPTER].weight`, `lora_B[.ADAPTER].weight` and `.bias`, `lora_embedding_A[.ADAPTER]`,
+`lora_embedding_B[.ADAPTER]` or `lora_magnitude_vector[.ADAPTER][.weight]` at their end, or else
+with a parameter of the model itself: trained biases, modules_to_save, resized embeddings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cuvilc.adapter import Adapter, Array, ModuleChange
+from cuvilc.diagnostics import fail
+
+from . import lora_codes as codes
+from .lora_config import LoraConfig, read_config
+from .lora_modules import (
+    BIAS,
+    EMBEDDING_A,
+    EMBEDDING_B,
+    MAGNITUDE,
+    A,
+    B,
+    Found,
+    Wanted,
+    change,
+    in_order,
+)
+from .lora_patterns import BadPattern
+from .lora_problems import Problems
+from .lora_semantics import check_dependency
+from .lora_tensors import TensorFile, check_values, read_tensors
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+
+# Marker in a name -> roles by what stands behind it ("" where nothing may stand there).
+_ROLES = {
+    "lora_A": {"weight": A},
+    "lora_B": {"weight": B, "bias": BIAS},
+    "lora_embedding_A": {"": EMBEDDING_A},
+    "lora_embedding_B": {"": EMBEDDING_B},
+    "lora_magnitude_vector": {"": MAGNITUDE, "weight": MAGNITUDE},
+}
+# Of these PEFT saves the whole table where the vocabulary was resized, unasked.
+_EMBEDDINGS = (
+    "embed_tokens", "lm_head", "wte", "word_embeddings", "shared", "embed_in", "embed_out",
+    "tok_embeddings", "tokens_embed",
+)  # fmt: skip
+_WRAPPERS = ("modules_to_save", "original_module")
+_COUNTER = "num_batches_tracked"  # of batch normalisation: counts training steps, computes nothing
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG).exists()
+
+
+def read(folder: Path, name: str) -> Adapter:
+    """The adapter of one folder. CUV701 to CUV711."""
+    config = read_config(folder / CONFIG)
+    file = _tensors(folder)
+    problems = Problems(str(file.path))
+    values = {n: t for n, t in file.tensors.items() if not n.endswith(f".{_COUNTER}")}
+    for diagnostic in check_values(values, problems.place):
+        problems.put(diagnostic)
+    try:
+        found = _Reading(config, problems).modules(file.tensors)
+        changes = [_change(f, config, problems) for f in found.values()]
+    except BadPattern as error:
+        place = str(folder / CONFIG)
+        message = f"a pattern of the configuration is not taken: {error}"
+        raise fail(codes.BAD_ADAPTER_CONFIG, message, place=place) from None
+    if not found:
+        problems.add(codes.INCOMPLETE_MODULE, "the adapter has no tensors: it changes nothing")
+    problems.settle()
+    whole = in_order(c for c in changes if c is not None)
+    check_dependency(config.semantics, (c.path for c in whole), str(folder / CONFIG))
+    return Adapter(name, folder, whole, file.sha256, config.semantics, config.raw)
+
+
+def _tensors(folder: Path) -> TensorFile:
+    path = folder / TENSORS
+    if path.exists():
+        return read_tensors(path)
+    if (folder / "adapter_model.bin").exists():
+        message = "the adapter's tensors are pickled"
+        raise fail(codes.PICKLED, message, place=str(folder / "adapter_model.bin"))
+    raise fail(
+        codes.NOT_AN_ADAPTER, f"the folder has {CONFIG}, but no {TENSORS}", place=str(folder)
+    )
+
+
+def _change(found: Found, config: LoraConfig, problems: Problems) -> ModuleChange | None:
+    path = found.path
+    wanted = None
+    if found.roles:
+        wanted = Wanted(
+            config.scale(path), config.alpha_of(path), config.rank(path), config.fan_in_fan_out,
+            magnitude=config.dora, bias=config.lora_bias,
+        )  # fmt: skip
+    return change(found, wanted, problems)
+
+
+class _Reading:
+    """Sorts the tensors of a file by module."""
+
+    def __init__(self, config: LoraConfig, problems: Problems) -> None:
+        self._config = config
+        self._problems = problems
+        self._found: dict[str, Found] = {}
+        self._adapters: dict[str, str] = {}
+
+    def modules(self, tensors: dict[str, Array]) -> dict[str, Found]:
+        """Tensors by the path of their module; CUV705 for what nothing explains."""
+        parameters = []
+        for name, tensor in tensors.items():
+            parts = name.removeprefix(PREFIX).split(".")
+            marker = next((i for i in reversed(range(len(parts))) if parts[i] in _ROLES), None)
+            if marker is None:
+                parameters.append((name, parts, tensor))
+            else:
+                self._factor(name, parts, marker, tensor)
+        for name, parts, tensor in parameters:
+            if not set(parts) & {*_WRAPPERS}:
+                self._parameter(name, parts, tensor)
+        for name, parts, tensor in parameters:
+            if set(parts) & {*_WRAPPERS}:
+                self._wrapped(name, parts, tensor)
+        if len(self._adapters) > 1:
+            names = ", ".join(sorted(self._adapters))
+            message = f"the file holds tensors of several adapters: {names}"
+            evidence = "\n".join(self._adapters.values())
+            self._problems.add(codes.UNEXPLAINED_TENSOR, message, evidence=evidence)
+        return self._found
+
+    def _factor(self, name: str, parts: list[str], marker: int, tensor: Array) -> None:
+        behind = parts[marker + 1 :]
+        leaf = behind.pop() if behind and behind[-1] in ("weight", "bias") else ""
+        role = _ROLES[parts[marker]].get(leaf)
+        path = ".".join(p for p in parts[:marker] if p != "base_layer")
+        if role is None or len(behind) > 1 or not path:
+            self._unexplained(name, "it is no factor that PEFT writes")
+            return
+        if behind:
+            self._adapters.setdefault(behind[0], name)
+        if not self._selected(path):
+            why = f"the configuration does not select `{path}` (target_modules)"
+            self._unexplained(name, why)
+            return
+        self._at(path).put(role, name, tensor, self._problems)
+
+    def _selected(self, path: str) -> bool:
+        # torch.nn.MultiheadAttention: the module is selected, its out_proj changes with it.
+        owner, _, last = path.rpartition(".")
+        return self._config.selects(path) or (last == "out_proj" and self._config.selects(owner))
+
+    def _parameter(self, name: str, parts: list[str], tensor: Array) -> None:
+        """A parameter of the model itself: `….classifier.weight`."""
+        parameter = parts[-1]
+        path = ".".join(p for p in parts[:-1] if p != "base_layer")
+        found = self._found.get(path)
+        adapted = found is not None and bool(found.roles)
+        whole = adapted and "base_layer" in parts
+        if not path or not self._explained(path, parameter, adapted, whole):
+            self._unexplained(name, "neither modules_to_save nor bias explains it")
+            return
+        found = self._at(path)
+        found.others.append(name)
+        if parameter == _COUNTER:
+            return
+        if parameter in found.replaced:
+            message = f"`{name}` gives `{parameter}` of `{path}` a second time"
+            self._problems.add(codes.UNEXPLAINED_TENSOR, message)
+        found.replaced[parameter] = tensor
+
+    def _wrapped(self, name: str, parts: list[str], tensor: Array) -> None:
+        """`….classifier.modules_to_save[.ADAPTER].weight`, `….original_module.weight`.
+
+        With `bias="all"` PEFT writes the biases of modules_to_save again under these names, the
+        second being what was there before; its first versions had the first alone.
+        """
+        at = next(i for i, p in enumerate(parts) if p in _WRAPPERS)
+        plain = [parts[:at] + parts[at + n :] for n in (2, 1)]
+        places = [(".".join(p[:-1]), p[-1]) for p in plain if len(p) > 1 and len(p) > at]
+        known = [self._found[p] for p, leaf in places if self._has(p, leaf)]
+        if parts[at] == "original_module" and known:
+            known[0].others.append(name)
+        elif not known and parts[at] == "modules_to_save" and places:
+            path, leaf = places[0]
+            self._parameter(name, [*path.split("."), leaf], tensor)
+        elif known and np.array_equal(known[0].replaced[parts[-1]], tensor):
+            known[0].others.append(name)
+        else:
+            self._unexplained(name, "modules_to_save has another value or none for it")
+
+    def _has(self, path: str, parameter: str) -> bool:
+        return path in self._found and parameter in self._found[path].replaced
+
+    def _explained(self, path: str, parameter: str, adapted: bool, whole: bool) -> bool:
+        config = self._config
+        if config.saves(path):
+            return True
+        if "bias" in parameter and config.bias != "none":
+            return config.bias == "all" or adapted
+        return parameter == "weight" and (whole or path.rpartition(".")[2] in _EMBEDDINGS)
+
+    def _at(self, path: str) -> Found:
+        return self._found.setdefault(path, Found(path))
+
+    def _unexplained(self, name: str, why: str) -> None:
+        message = f"nothing explains the tensor `{name}`: {why}"
+        self._problems.add(codes.UNEXPLAINED_TENSOR, message)
