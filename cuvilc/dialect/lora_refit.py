@@ -118,13 +118,11 @@ class _Groups:
 
     def join(self, levels: Array, scale: Array, zero: Array) -> Quantised:
         w = self.weight
-        q = np.ascontiguousarray(self.merged(levels))
-        made_zero = None if w.zero is None else np.ascontiguousarray(self.unline(zero))
-        if made_zero is not None and w.zero is not None:
-            made_zero = _stored(made_zero, w.zero.dtype.name)
-        return Quantised(
-            q, np.ascontiguousarray(self.unline(scale)), made_zero, w.axis, w.block
-        )  # fmt: skip
+        made = None
+        if w.zero is not None:
+            made = _stored(np.array(self.unline(zero), order="C"), w.zero.dtype.name)
+        q = np.array(self.merged(levels), order="C")
+        return Quantised(q, np.array(self.unline(scale), order="C"), made, w.axis, w.block)
 
 
 def _dequantised(w: Quantised, groups: _Groups) -> Array:
@@ -149,8 +147,9 @@ def _fit_all(w: Quantised, groups: _Groups, values: Array) -> tuple[Array, Array
     scale, zero = _lines(w, groups)
     levels = np.empty(values.shape, w.levels.dtype)
     new_scale, new_zero = scale.astype(w.scale.dtype), zero.copy()
-    # One zero point for all is symmetric quantisation: kernels rely on it, so it stays.
-    fixed = bool((zero == zero[:1]).all())
+    # Symmetric quantisation stays so: kernels rely on it.
+    low, high = _limits(w.dtype)
+    fixed = w.zero is None or bool((zero == (0 if low < 0 else (high + 1) / 2)).all())
     signs = (1.0, -1.0) if (scale < 0).any() else (1.0,)
     weights = groups.split(np.ones(w.levels.shape, np.int8)) if groups.padding else None
     step = max(1, _CHUNK_ELEMENTS // max(1, values.shape[1]))

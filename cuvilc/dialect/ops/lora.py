@@ -33,7 +33,8 @@ class Lora:
     `out_axis` (Liu et al. 2024, eq. 5).
 
     apart: the scale may not be multiplied into a factor beforehand (graph_semantics "additive").
-    adapter, module: whose it is.
+    bits: where w dequantises numbers that ai.matmul_nbits had packed, of how many bits they are, so
+    that merging packs them again. adapter, module: whose it is.
     """
 
     w: Tensor
@@ -46,8 +47,9 @@ class Lora:
     adapter: str = ""
     module: str = ""
     apart: bool = False
+    bits: int = 0
 
-    def shape(w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart):
+    def shape(w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart, bits):
         for t, what in ((w, "w"), (a, "a"), (b, "b")):
             need_float(t, what)
         need_rank(b, 2, "b")
@@ -62,7 +64,7 @@ class Lora:
             need_shape(magnitude, (size,), "magnitude")
         return w
 
-    def reference(w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart):
+    def reference(w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart, bits):
         rows = np.moveaxis(w, out_axis, 0)
         part = rows[start : start + len(b)].reshape(len(b), -1) + scale * (b @ a)
         if magnitude is not None:
@@ -72,7 +74,7 @@ class Lora:
         made[start : start + len(b)] = part.reshape(len(b), *rows.shape[1:])
         return np.moveaxis(made, 0, out_axis)
 
-    def element(k, i, w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart):
+    def element(k, i, w, a, b, magnitude, *, scale, out_axis, start, adapter, module, apart, bits):
         size, rank = b.shape
         dtype = "float64" if w.dtype == "float64" else "float32"
         mine = k.both(k.le(start, i[out_axis]), k.lt(i[out_axis], start + size))

@@ -11,6 +11,7 @@ from cuvilc.dialect.passes import (
     fold_batch_norm,
     fold_constants,
     fuse,
+    merge_lora,
     narrow_weights,
     outline_kernels,
     plan_convolutions,
@@ -23,6 +24,7 @@ from cuvilc.dialect.passes import (
 
 PIPELINE: tuple[ModuleType, ...] = (
     require_sizes,
+    merge_lora,
     canonicalize,
     raise_integers,
     fold_constants,

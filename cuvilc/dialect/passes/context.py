@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cuvilc.dialect import ir
+from cuvilc.dialect.lora_values import Loss
 
 
 class Miss(Exception):
@@ -22,6 +23,20 @@ class Missed:
     why: str
 
 
+@dataclass(frozen=True)
+class MergedWeight:
+    """A weight that merge-lora folded adapters into: whose they are, and what storing it lost.
+
+    key: of the base weight. changes: (adapter, module). dtype, size_bytes: as it is stored.
+    """
+
+    key: str
+    changes: tuple[tuple[str, str], ...]
+    dtype: str
+    size_bytes: int
+    loss: Loss
+
+
 @dataclass
 class PassContext:
     """Facts about the target, options, and the log of one run through the pipeline.
@@ -29,6 +44,8 @@ class PassContext:
     panel: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
     precision: "bf16": see narrow-weights.
     math_exact: leave out raise-patterns and fold-batch-norm, which may change a float's last bit.
+    merged: the weights with adapters in them. progress(done, of, what): told by passes that take
+    long.
     """
 
     panel: int = 32
@@ -37,6 +54,8 @@ class PassContext:
     precision: str = ""
     misses: list[Missed] = field(default_factory=list)
     applied: Counter[str] = field(default_factory=Counter)
+    merged: list[MergedWeight] = field(default_factory=list)
+    progress: Callable[[int, int, str], None] | None = None
     _seen: set[Missed] = field(default_factory=set, repr=False)
 
     def miss(self, rule: str, operation: ir.Operation, why: str) -> None:

@@ -14,6 +14,7 @@ from cuvilc.dialect.passes import (
     fold_batch_norm,
     fold_constants,
     fuse,
+    merge_lora,
     raise_integers,
     raise_patterns,
     require_sizes,
@@ -47,6 +48,20 @@ def _simplify_shapes() -> Any:
         return m.conv(y, m.weight(4, 3, 3, 3))
 
     return make({"x": "[n,3,h,w]"}, body)
+
+
+def _merge_lora() -> Any:
+    def body(m, x):
+        w = m.weight(6, 4)  # q and v, side by side
+        for start, module in ((0, "q"), (4, "v")):
+            w = m.lora(w, m.weight(1, 4), m.weight(2, 1), scale=2.0, start=start, adapter="sql",
+                       module=module)  # fmt: skip
+        y = m.matmul(x, w, transpose_b=True)
+        q = m.dequantize_linear(m.weight(3, 6, low=-99, high=99, dtype="int8"), m.weight(3), axis=0)
+        q = m.lora(q, m.weight(1, 6), m.weight(3, 1), scale=0.5, adapter="sql", module="out")
+        return m.matmul(y, q, transpose_b=True)
+
+    return make({"x": "[n,4]"}, body)
 
 
 def _raise_patterns() -> Any:
@@ -97,6 +112,7 @@ def _require_sizes() -> Any:
 
 CASES = {
     require_sizes: _require_sizes,
+    merge_lora: _merge_lora,
     canonicalize: _canonicalize,
     fold_constants: _fold_constants,
     simplify_shapes: _simplify_shapes,

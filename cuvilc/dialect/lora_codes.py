@@ -1,0 +1,67 @@
+"""The diagnostics of adapters in a program: CUV740 to CUV744."""
+
+from __future__ import annotations
+
+from cuvilc.diagnostics import define
+
+CHAINED_MAGNITUDES = define(
+    "CUV740",
+    "a DoRA adapter cannot be folded together with another",
+    """\
+DoRA scales the rows of a weight to a learned length, and that length depends on what is in the
+weight already. With two adapters on one weight, of which one is DoRA, the result depends on their
+order, and no order is the right one.
+
+Next step: build a package for each of them, or fold one and keep the other out; `cuvilc adapter
+inspect` shows which modules they share.
+""",
+)
+
+NOT_FINITE = define(
+    "CUV741",
+    "a weight with the adapter in it is not finite",
+    """\
+The merged weight was computed in float64 and then rounded to the base weight's dtype, where at
+least one element is infinite or NaN. Usual reasons: the sum is beyond the largest float16 (65504),
+or a DoRA adapter meets a row of zeros, which has no direction.
+
+Next step: export the base model in bfloat16 or float32; check the adapter's scale (lora_alpha / r).
+""",
+)
+
+CLASHING_CHANGES = define(
+    "CUV742",
+    "two adapters replace the same parameter",
+    """\
+modules_to_save and trained biases replace a parameter as a whole. Two adapters in one package that
+bring different values for it cannot both be folded.
+
+Next step: build a package for each of them.
+""",
+)
+
+NO_PLACE = define(
+    "CUV743",
+    "the program has no place for this part of an adapter",
+    """\
+The parameter was found, but the graph around it leaves no room for the change: for example a bias
+of B (`lora_bias`) on a weight whose product could not be found, or a replaced parameter whose sizes
+are not those of the program's.
+
+Next step: the message names the module and the operation. Exporting the model again without graph
+optimisations usually helps.
+""",
+)
+
+NO_SUCH_MODE = define(
+    "CUV744",
+    "adapters cannot be built in this way",
+    """\
+`--lora` says what becomes of adapters: `fold` merges them into the weights, which costs nothing
+when the model runs; `swap` keeps them apart, to be exchanged in milliseconds; `batch` serves
+different ones in one batch. The message says why this mode is not possible here.
+
+Next step: `cuvilc build MODEL --adapter DIR --dry-run` compares the modes.
+""",
+    exit_code=2,
+)
