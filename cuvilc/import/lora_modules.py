@@ -24,13 +24,17 @@ MAGNITUDE, BIAS = "magnitude", "bias"
 
 @dataclass
 class Found:
-    """Tensors of one module by role, and their names in the file. `replaced`: by parameter."""
+    """Tensors of one module by role, and their names in the file.
+
+    replaced: by parameter; times: how often its writer adds ΔW.
+    """
 
     path: str
     roles: dict[str, Array] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, Array] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
+    times: int = 1
 
     def put(self, role: str, name: str, tensor: Array, problems: Problems) -> None:
         """CUV705 where two tensors take one role."""
@@ -136,7 +140,7 @@ def _low_rank(
     if kind == "convolution":
         b = _dense(b.reshape(b.shape[:2]), rank)
     return LowRank(
-        a, b, wanted.scale, rank, wanted.alpha,
+        a, b, found.times * wanted.scale, rank, wanted.alpha,
         magnitude=None if magnitude is None else magnitude.reshape(-1), bias=bias,
     )  # fmt: skip
 

@@ -152,6 +152,10 @@ class _Reading:
             self._unexplained(name, why)
             return
         self._at(path).put(role, name, tensor, self._problems)
+        if parts[:marker][-2:] == ["base_layer", "out_proj"]:
+            # PEFT merges out_proj twice in MultiheadAttention.merge, through which every forward
+            # goes, in training too: what was trained is this sum.
+            self._at(path).times = 2
 
     def _selected(self, path: str) -> bool:
         # torch.nn.MultiheadAttention: the module is selected, its out_proj changes with it.
