@@ -163,3 +163,107 @@ weight is refused before the first run.
 Next step: build with another mode of `--lora`, or remove `fusion_strategy`.
 """,
 )
+
+MODULE_NOT_FOUND = define(
+    "CUV720",
+    "the model has no weight for a module of the adapter",
+    """\
+An adapter attaches to a model by the paths of modules. Where a weight is, is known from the names
+of initialisers (`model.layers.0.self_attn.q_proj.weight`), from the names of nodes
+(`/model/layers.0/self_attn/q_proj/MatMul`) and from what PyTorch's dynamo exporter writes beside
+the nodes. Paths may differ by a prefix such as `model.`; nothing of an adapter is left out because
+it has no place.
+
+Next step, one of:
+
+- check that the adapter belongs to this model (the message names what comes nearest),
+- export the model again with PyTorch, so that its names stay,
+- give the checkpoint it was exported from: `--base-weights model.safetensors` finds weights by
+  their values, also transposed, and Q, K and V in a merged matrix,
+- say it: `--adapter-map map.json` with `{"MODULE": "initialiser or node"}`.
+""",
+)
+
+AMBIGUOUS_SITE = define(
+    "CUV721",
+    "a module of the adapter could be several of the model's",
+    """\
+Several weights fit what the adapter names equally well, or two modules of the adapter would change
+the same weight. The message lists the candidates and what speaks for each.
+
+Next step: `--adapter-map map.json` with `{"MODULE": "initialiser or node"}` settles it, and so does
+`--base-weights model.safetensors` where the values differ.
+""",
+)
+
+SITE_MISFIT = define(
+    "CUV722",
+    "a weight of the model does not fit the adapter's",
+    """\
+The module is there, but its weight has other sizes than A [r, K] and B [N, r] ask for, or other
+than the parameter that the adapter brings. Usually the adapter was trained on another model of the
+same family.
+
+Next step: compare the sizes in the message. If the weight is a merged one, of which the module owns
+a part of the outputs, `--adapter-map` says which:
+`{"MODULE": {"name": "initialiser or node", "outputs": [START, SIZE]}}`.
+""",
+)
+
+NO_PARAMETER = define(
+    "CUV723",
+    "the model does not have a parameter that the adapter brings",
+    """\
+The module is in the model, one of its parameters is not: a layer without bias, a bias that was all
+zeros and that an optimiser therefore left out, one that was computed into something else, or
+parameters of a BatchNormalization, which becomes one multiplication and one addition on import.
+
+Next step: export the model with the parameter in place (without optimisation, or with a bias that
+is not zero), or train the adapter without it (`bias="none"`, no `modules_to_save`).
+""",
+)
+
+CHANGED_WEIGHT = define(
+    "CUV724",
+    "the weight that an adapter would change is not the module's own any more",
+    """\
+A change of a module's weight can only be added to that weight. Here the model holds another one: an
+exporter or optimiser multiplied a BatchNormalization into it, or the numbers are packed in a form
+that cannot take a change.
+
+Next step: export the model without that optimisation (`torch.onnx.export(…, training=
+TrainingMode.PRESERVE)` for the TorchScript exporter, `optimize=False` for the dynamo one), or from
+weights that are not packed. `--base-weights model.safetensors` shows that a weight is unchanged.
+""",
+)
+
+OTHER_BASE = define(
+    "CUV725",
+    "the model's weights differ from the base checkpoint's",
+    """\
+`--base-weights` was given, and a weight that the adapter changes has other values there than in the
+model. The model was exported from another checkpoint, or it was optimised so that weights changed,
+and an adapter trained on the checkpoint does not belong to it.
+
+Next step: give the checkpoint that the model was exported from, or export the model again.
+""",
+)
+
+BAD_ADAPTER_MAP = define(
+    "CUV726",
+    "the adapter map is not right",
+    """\
+`--adapter-map` names a JSON file that says where modules of adapters are:
+
+    {"model.layers.0.self_attn.q_proj": "onnx::MatMul_123",
+     "model.layers.0.self_attn.k_proj": {"name": "Attention_0", "outputs": [768, 768]},
+     "classifier.bias": "/classifier/Gemm"}
+
+A key is the path of a module as the adapter spells it (its weight is meant), or the path and the
+name of another parameter. A value names an initialiser or a node; `outputs` are the first one and
+the number of those that are the module's. Every entry must be used, and every name must exist.
+
+Next step: `cuvilc adapter inspect ADAPTER --base model.onnx` lists modules and what they attach to.
+""",
+    exit_code=2,
+)

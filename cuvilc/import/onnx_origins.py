@@ -19,6 +19,7 @@ from .onnx_values import Val
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
+_RULE = "pkg.onnxscript.rewriter.rule_name"
 
 
 class Origins:
@@ -61,8 +62,19 @@ def _key(val: Any) -> str:
 
 
 def module_path(proto: Any) -> str:
-    """The dotted path of the module that a node was exported from; "" where nothing says it."""
+    """The dotted path of the module that a node was exported from; "" where nothing says it.
+
+    A node into whose weights an optimiser multiplied a normalisation is of no module any more: its
+    path says which rule did it, `bn (FuseBatchNormIntoConv)`, and is no module's.
+    """
     metadata = {p.key: p.value for p in getattr(proto, "metadata_props", ())}
+    rule = metadata.pop(_RULE, "")
+    if rule.startswith("FuseBatchNorm"):
+        return f"{_exported_path(metadata, proto)} ({rule})"
+    return _exported_path(metadata, proto)
+
+
+def _exported_path(metadata: dict[str, str], proto: Any) -> str:
     if _SCOPES in metadata:
         return _by_scopes(metadata[_SCOPES], metadata.get(_CLASSES, ""))
     if _NAMESPACE in metadata:
@@ -111,12 +123,13 @@ def path_of_name(name: str) -> str:
     """
     if not name.startswith("/"):
         return ""
-    parts = name[1:].split("/")
+    parts, changed = name[1:].split("/"), ""
     while parts and (not parts[-1] or parts[-1].endswith("Fusion")):
-        parts.pop()
+        last = parts.pop()
+        changed = f" ({last})" if "Bn" in last else changed
     path: list[str] = []
     for part in parts[:-1]:
         if path and part.startswith(f"{path[-1]}."):
             path.pop()
         path.append(part)
-    return ".".join(path)
+    return ".".join(path) + changed

@@ -1,0 +1,83 @@
+"""Attach adapters: for every parameter that they change, its place in the imported program.
+
+Evidence, the strongest first: the adapter map, names of weights, the modules of the nodes that use
+them, what the operators do with them, sizes, and, where the base checkpoint is given, values.
+Nothing of an adapter is left out: what has no place, or more than one, is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cuvilc.adapter import Adapter
+from cuvilc.dialect import ir
+from cuvilc.dialect.lora_sites import Site, Sites
+
+from .lora_base import Base
+from .lora_claims import Claim, Claims, Place, wanted
+from .lora_index import index
+from .lora_map import AdapterMap
+from .lora_search import Search, site_of
+
+ALL_LINEAR = "all-linear"
+_KINDS = ("linear", "convolution", "embedding")
+
+
+def find_sites(
+    program: ir.Program,
+    adapters: Sequence[Adapter],
+    *,
+    adapter_map: Path | None = None,
+    base_weights: Path | None = None,
+) -> Sites:
+    """The site of every parameter that the adapters change, in their order, each once.
+
+    For the program as it was imported, before any pass. CUV720 to CUV726 with everything that does
+    not attach, CUV701 and CUV702 for base weights that cannot be read.
+    """
+    settings = AdapterMap.read(adapter_map) if adapter_map else AdapterMap(Path())
+    base = Base.read(base_weights) if base_weights else None
+    wants = list(wanted(adapters))
+    with program:
+        settings.check_used(wants)
+        return Sites(tuple(Search(Claims(index(program)), settings, base).run(wants)))
+
+
+def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
+    """The weights of all linear layers, or of all modules whose path fits, under the model's paths.
+
+    pattern: "all-linear"; or names of which one ends the path, joined by commas ("q_proj,v_proj");
+    or a regular expression for the whole path. Packages built for adapters to come use this.
+    """
+    with program:
+        claims = Claims(index(program))
+        taken: set[tuple[ir.Operation, int]] = set()
+        found: list[Site] = []
+        for path in sorted(claims.by_path.get("weight", {})):
+            own = [
+                c for c in claims.at("weight", path)
+                if c.reader.kind in _KINDS and c.reader.role == "weight" and c.reader.axis >= 0
+                and c.reader.use not in taken
+            ]  # fmt: skip
+            if own and not claims.is_further_call(path) and _fits(pattern, own[0]):
+                taken |= {c.reader.use for c in own}
+                found += _sites(own)
+    return Sites(tuple(found))
+
+
+def _fits(pattern: str, claim: Claim) -> bool:
+    if pattern == ALL_LINEAR:
+        return claim.reader.kind == "linear"
+    if re.fullmatch(r"[\w.,-]+", pattern):
+        return any(f".{claim.path}".endswith(f".{name}") for name in pattern.split(",") if name)
+    return re.fullmatch(pattern, claim.path) is not None
+
+
+def _sites(own: list[Claim]) -> Iterator[Site]:
+    """One module's sites: its weight, and copies of it."""
+    for key in dict.fromkeys(c.weight.key for c in own):
+        claims = [c for c in own if c.weight.key == key]
+        first, axis = claims[0], claims[0].reader.axis
+        yield site_of(first.path, "weight", claims, Place(axis, 0, first.weight.shape[axis]))

@@ -1,0 +1,230 @@
+"""What an adapter asks for, and which weights of the model claim to be it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cuvilc.adapter import Adapter, ModuleChange
+
+from .lora_index import PACKED, Index, Reader, Weight
+from .lora_names import Relation, is_same_call, is_within, relate
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One parameter of one module that an adapter changes.
+
+    kind: "linear", "convolution", "embedding", or "" for a parameter that is replaced whole.
+    shape: torch's, so [N, K] of a linear weight, however the base stores it.
+    """
+
+    adapter: str
+    change: ModuleChange
+    parameter: str
+    kind: str
+    shape: Shape
+
+    @property
+    def module(self) -> str:
+        return self.change.path
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.{self.parameter}" if self.module else self.parameter
+
+    @property
+    def matrix(self) -> Shape:
+        """The shape as outputs by inputs: a replaced weight of GPT-2's Conv1D is [K, N]."""
+        turned = self.change.fan_in_fan_out and not self.kind and len(self.shape) == 2
+        return self.shape[::-1] if turned else self.shape
+
+
+def wanted(adapters: Sequence[Adapter]) -> Iterator[Wanted]:
+    """Every parameter that the adapters' changes name."""
+    for adapter in adapters:
+        for change in adapter.changes:
+            low = change.low_rank
+            if low is not None:
+                n, r = low.b.shape[0], low.a.shape[1:]
+                shape = (r[0], n) if change.kind == "embedding" else (n, *r)
+                yield Wanted(adapter.name, change, "weight", change.kind, shape)
+            if low is not None and low.bias is not None and "bias" not in change.replaced:
+                yield Wanted(adapter.name, change, "bias", "", low.bias.shape)
+            for parameter, array in change.replaced.items():
+                if parameter != "weight" or low is None:
+                    yield Wanted(adapter.name, change, parameter, "", array.shape)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a weight a module's outputs lie."""
+
+    axis: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One use of a weight that may be a parameter of the module `path`.
+
+    named: by the weight's own name; otherwise by the node that uses it.
+    """
+
+    path: str
+    weight: Weight
+    reader: Reader
+    evidence: str
+    named: bool
+
+
+@dataclass
+class Claims:
+    """All claims by parameter and module; `disowned`: names of weights that only other modules
+    use, which therefore prove nothing."""
+
+    index: Index
+    by_path: dict[str, dict[str, list[Claim]]] = field(default_factory=dict)
+    by_end: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    disowned: dict[str, list[Claim]] = field(default_factory=lambda: defaultdict(list))
+    named: set[str] = field(default_factory=set)  # modules that some weight's name is of
+
+    def __post_init__(self) -> None:
+        self.named = self.index.named()
+        for weight in self.index.weights:
+            for reader in weight.readers:
+                for parameter, claim in self._of(weight, reader):
+                    self._add(parameter, claim)
+
+    def _add(self, parameter: str, claim: Claim) -> None:
+        self.by_path.setdefault(parameter, {}).setdefault(claim.path, []).append(claim)
+        ends = self.by_end.setdefault(parameter, {})
+        ends.setdefault(claim.path.rpartition(".")[2], set()).add(claim.path)
+
+    def _of(self, weight: Weight, reader: Reader) -> Iterator[tuple[str, Claim]]:
+        for name, path, parameter in reader.paths:
+            claim = Claim(path, weight, reader, f"the name `{name}`", True)
+            if self.agree(path, reader.scope):
+                yield parameter, claim
+            else:
+                self.disowned[parameter].append(claim)
+        role = "weight" if reader.role == PACKED else reader.role
+        if reader.scope and role and not _made_here(weight, reader):
+            evidence = f"node `{reader.label}`"
+            yield role, Claim(reader.scope, weight, reader, evidence, False)
+
+    def agree(self, path: str, scope: str) -> bool:
+        """Whether a weight named as `path`'s may be read by a node of the module `scope`."""
+        if not scope or is_within(path, scope) or is_within(scope, path):
+            return True
+        return self.same_call(path, scope) or relate(path, scope) is not None
+
+    def same_call(self, path: str, scope: str) -> bool:
+        """Whether `scope` is another call of module `path`, and not a module of its own."""
+        return scope not in self.named and is_same_call(path, scope)
+
+    def related(self, want: Wanted) -> list[tuple[Relation, str]]:
+        """Modules that the wanted one may be, the best first."""
+        ends = self.by_end.get(want.parameter, {})
+        paths = ends.get(want.module.rpartition(".")[2], set())
+        found = [(r, path) for path in paths if (r := relate(want.module, path)) is not None]
+        return sorted(found, key=lambda pair: (pair[0].order, pair[1]))
+
+    def at(self, parameter: str, path: str) -> list[Claim]:
+        """The claims of module `path`, of its further calls too."""
+        claims = self.by_path.get(parameter, {})
+        own = list(claims.get(path, ()))
+        end = path.rpartition(".")[2]
+        again = [
+            p
+            for last, paths in self.by_end.get(parameter, {}).items()
+            if re.fullmatch(rf"{re.escape(end)}(_\d+)?", last)
+            for p in paths
+            if self.same_call(path, p)
+        ]
+        own_weights = {c.weight.key for c in own}
+        for other in sorted(again):
+            for claim in claims[other]:
+                if claim.weight.key in own_weights or self._equal(claim, own):
+                    own.append(claim)
+        return own
+
+    def _equal(self, claim: Claim, own: list[Claim]) -> bool:
+        """Whether a weight is another copy of one of these: equal, and not all one number."""
+        mine = self.index.array(claim.weight)
+        if mine is None or mine.size == 0 or (mine == mine.flat[0]).all():
+            return False
+        arrays = [self.index.array(c.weight) for c in own]
+        return any(a is not None and a.shape == mine.shape and (a == mine).all() for a in arrays)
+
+    def disowned_by(self, want: Wanted) -> list[Claim]:
+        """Weights of the wanted name that only other modules' nodes read."""
+        claims = self.disowned.get(want.parameter, ())
+        return [c for c in claims if relate(want.module, c.path) is not None]
+
+    def module_of(self, want: Wanted) -> str:
+        """The module of the model that the wanted one is, by any of its parameters; "" if none."""
+        related = [(r.order, p) for p in self.modules() if (r := relate(want.module, p))]
+        return min(related)[1] if related else ""
+
+    def is_further_call(self, path: str) -> bool:
+        """Whether `path` is another call of a module that has the same weight."""
+        mine = self.by_path.get("weight", {}).get(path, ())
+        for other in self.by_path.get("weight", {}):
+            if self.same_call(other, path):
+                own = self.by_path["weight"][other]
+                keys = {c.weight.key for c in own}
+                if any(c.weight.key in keys or self._equal(c, own) for c in mine):
+                    return True
+        return False
+
+    def modules(self) -> set[str]:
+        """Every module that has a weight of any role."""
+        return {path for paths in self.by_path.values() for path in paths if path}
+
+
+def _made_here(weight: Weight, reader: Reader) -> bool:
+    """Whether the importer computed the constant, as scale and shift of a BatchNormalization."""
+    own = f"{reader.label}.constant"
+    return not weight.quantised and (weight.key == own or weight.key.startswith(f"{own}."))
+
+
+def place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
+    """Where the module's outputs lie in the weight, or why it cannot be."""
+    if want.kind and reader.kind != want.kind and (reader.kind or reader.role):
+        return f"it is used as {_use(reader)}, the adapter's is {want.kind}"
+    kind = want.kind or (reader.kind if want.parameter == "weight" else "")
+    if kind == "linear" and len(want.shape) == 2:
+        return _linear(want, weight, reader)
+    if kind == "embedding" and weight.shape == want.shape:
+        return Place(1, 0, want.shape[1])
+    if kind == "convolution" and weight.shape == want.shape:
+        return Place(0, 0, want.shape[0])
+    if not kind and [d for d in weight.shape if d != 1] == [d for d in want.shape if d != 1]:
+        axis = max(reader.axis, 0)
+        return Place(axis, 0, weight.shape[axis])
+    return f"{list(weight.shape)} against the adapter's {list(want.shape)}"
+
+
+def _use(reader: Reader) -> str:
+    return f"{reader.kind or 'an operand of'} {reader.consumer.name.removeprefix('ai.')}"
+
+
+def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
+    """Of two sizes: the axis of outputs is what the operator says, else what the sizes do."""
+    n, k = want.matrix
+    if reader.role == PACKED:
+        return Place(0, 0, n)
+    axes = [reader.axis] if reader.axis >= 0 else [1, 0] if want.change.fan_in_fan_out else [0, 1]
+    for axis in axes if len(weight.shape) == 2 else ():
+        if (weight.shape[axis], weight.shape[1 - axis]) == (n, k):
+            return Place(axis, 0, n)
+    spelled = f"{list(weight.shape)}"
+    if reader.axis >= 0 and len(weight.shape) == 2:
+        spelled = f"{weight.shape[reader.axis]} outputs of {weight.shape[1 - reader.axis]} inputs"
+    return f"it has {spelled}, the adapter's has {n} outputs of {k} inputs"

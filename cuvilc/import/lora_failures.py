@@ -1,0 +1,98 @@
+"""What does not attach, in words: the fact, the candidates, what comes nearest, the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from cuvilc.diagnostics import Diagnostic
+
+from . import lora_codes as codes
+from .lora_claims import Claim, Wanted
+
+_SHOWN = 6
+_MAP = '--adapter-map map.json with {{"{}": "initialiser or node"}} settles it'
+
+
+def _about(want: Wanted) -> str:
+    return f"adapter `{want.adapter}`: `{want.name}`"
+
+
+def _place(want: Wanted) -> str:
+    return ", ".join(want.change.tensors)
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a`, `b`, … of at most six."""
+    every = [f"`{w}`" for w in words]
+    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" * (len(every) > _SHOWN))
+
+
+def not_found(want: Wanted, modules: set[str], bare: bool, searched: bool) -> Diagnostic:
+    """No weight for a module. bare: the model names no module at all. searched: by values too."""
+    near = get_close_matches(want.module, sorted(modules), 3, 0.4)
+    notes = [f"nearest modules of the model: {listed(near)}"] if near else []
+    if bare:
+        notes.append("the model's weights and nodes have no names that are paths of modules")
+    elif not near:
+        notes.append(f"the model has {listed(sorted(modules))}")
+    if searched:
+        notes.append("no weight has the values of the base checkpoint's either")
+    return Diagnostic(
+        codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model",
+        evidence=_place(want), notes=notes, help=_MAP.format(want.module),
+    )  # fmt: skip
+
+
+def no_parameter(want: Wanted, path: str) -> Diagnostic:
+    """The module is there, the parameter is not."""
+    return Diagnostic(
+        codes.NO_PARAMETER,
+        f"{_about(want)}: the model's `{path}` has no `{want.parameter}` that could be changed",
+        evidence=_place(want),
+    )
+
+
+def misfit(want: Wanted, tried: Sequence[tuple[Claim, str]]) -> Diagnostic:
+    """The weights at the module's path have other sizes or uses."""
+    shown = dict.fromkeys(f"{c.weight} ({c.evidence}): {why}" for c, why in tried)
+    return Diagnostic(
+        codes.SITE_MISFIT, f"{_about(want)} does not fit the model's weight",
+        evidence="\n".join([*shown][:_SHOWN]),
+        notes=[f"from {_place(want)}"] if want.change.tensors else [],
+    )  # fmt: skip
+
+
+def ambiguous(want: Wanted, why: str, claims: Iterable[Claim]) -> Diagnostic:
+    """Several candidates, each with its evidence."""
+    shown = dict.fromkeys(f"{c.weight} of `{c.path}`: {c.evidence}" for c in claims)
+    return Diagnostic(
+        codes.AMBIGUOUS_SITE, f"{_about(want)}: {why}",
+        evidence="\n".join([*shown][:_SHOWN]), help=_MAP.format(want.module),
+    )  # fmt: skip
+
+
+def claimed_twice(first: Wanted, second: Wanted, claim: Claim) -> Diagnostic:
+    """Two parameters of one adapter would change the same weight."""
+    return Diagnostic(
+        codes.AMBIGUOUS_SITE,
+        f"{_about(first)} and `{second.name}` would both change {claim.weight}",
+        evidence=f"{claim.weight} of `{claim.path}`: {claim.evidence}",
+        help=_MAP.format(second.module),
+    )
+
+
+def changed(want: Wanted, claim: Claim, why: str) -> Diagnostic:
+    """The weight is not the module's own any more."""
+    return Diagnostic(
+        codes.CHANGED_WEIGHT, f"{_about(want)}: {why}",
+        evidence=f"{claim.weight}: {claim.evidence}, read by node `{claim.reader.label}`",
+    )  # fmt: skip
+
+
+def other_base(want: Wanted, claim: Claim, name: str) -> Diagnostic:
+    """The checkpoint has other values."""
+    return Diagnostic(
+        codes.OTHER_BASE, f"{_about(want)}: the model's weight is not the base checkpoint's",
+        evidence=f"{claim.weight} ({claim.evidence}) differs from the checkpoint's `{name}`",
+    )  # fmt: skip

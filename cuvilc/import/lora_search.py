@@ -1,0 +1,296 @@
+"""The search for the sites of adapters: which claim is believed, and what is wrong if none is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cuvilc.adapter import Array
+from cuvilc.dialect import ir
+from cuvilc.dialect.lora_sites import Site
+
+from . import lora_failures as failures
+from .lora_base import Base, holds, search
+from .lora_claims import Claim, Claims, Place, Wanted, place
+from .lora_index import PACKED, Reader
+from .lora_map import AdapterMap, Entry
+from .lora_names import Relation
+from .lora_problems import Problems
+
+_Found = list[tuple[Claim, Place]]
+
+
+@dataclass
+class Option:
+    """One module of the model that the wanted one may be, and its claims that fit."""
+
+    relation: Relation
+    path: str
+    fits: _Found
+    misfits: list[tuple[Claim, str]] = field(default_factory=list)
+
+
+class Search:
+    """One search; `run` finds everything or says everything that is wrong."""
+
+    def __init__(self, claims: Claims, settings: AdapterMap, base: Base | None) -> None:
+        self.claims, self.settings, self.base = claims, settings, base
+        self.problems = Problems("")
+        self.prefixes: set[tuple[str, str]] = set()  # of the modules that are certain
+        self.weights: dict[str, _Found] = {}  # module -> what was taken for its weight
+        self.taken: dict[tuple[str, ir.Operation, int], list[tuple[Wanted, Place]]] = {}
+
+    def run(self, wants: Sequence[Wanted]) -> list[Site]:
+        """The sites, weights before biases: a bias may be known by its module's weight alone."""
+        for want in wants:
+            options = self._options(want)
+            if options and len(_best(options)) == 1 and options[0].fits:
+                self.prefixes.add((options[0].relation.dropped, options[0].relation.added))
+        order = sorted(range(len(wants)), key=lambda i: wants[i].parameter != "weight")
+        found = {i: self._sites(wants[i], self._find(wants[i])) for i in order}
+        self.problems.settle()
+        made: dict[tuple[str, str, ir.Value], Site] = {}
+        for i in range(len(wants)):
+            for site in found[i]:
+                made.setdefault((site.module, site.parameter, site.value), site)
+        return list(made.values())
+
+    # Where a parameter is.
+
+    def _options(self, want: Wanted) -> list[Option]:
+        """The modules that it may be, those whose weights fit first, then by their names."""
+        options = []
+        for relation, path in self.claims.related(want):
+            option = Option(relation, path, [])
+            for claim in self.claims.at(want.parameter, path):
+                at = place(want, claim.weight, claim.reader)
+                if isinstance(at, Place):
+                    option.fits.append((claim, at))
+                else:
+                    option.misfits.append((claim, at))
+            options.append(option)
+        return sorted(options, key=lambda o: (not o.fits, o.relation.order))
+
+    def _find(self, want: Wanted) -> _Found:
+        """The claims that are believed; nothing where that is an error, which is then noted."""
+        entry = self.settings.get(want)
+        if entry is not None:
+            return self._mapped(want, entry)
+        options = self._options(want)
+        best = _best(options) if options and options[0].fits else []
+        if len(best) > 1:
+            agreed = [o for o in best if (o.relation.dropped, o.relation.added) in self.prefixes]
+            best = agreed if len(agreed) == 1 else self._by_values(want, best)
+        if len(best) == 1:
+            return self._one_weight(want, best[0])
+        if best:
+            claims = [c for o in best for c, _ in o.fits]
+            why = f"{len(best)} modules of the model end so"
+            self.problems.put(failures.ambiguous(want, why, claims))
+            return []
+        return self._otherwise(want, options)
+
+    def _by_values(self, want: Wanted, best: list[Option]) -> list[Option]:
+        """Those of several options whose values are the checkpoint's; all where none are."""
+        tensor = self._tensor(want)
+        if tensor is None:
+            return best
+        equal = [
+            o for o in best if any(self._holds(want, c, at, tensor[1]) for c, at in o.fits)
+        ]  # fmt: skip
+        return equal or best
+
+    def _one_weight(self, want: Wanted, option: Option) -> _Found:
+        """Of the claims at a module: one weight and its copies, all their uses."""
+        named = {c.weight.key for c, _ in option.fits if c.named}
+        first = next((c for c, _ in option.fits if c.named), option.fits[0][0])
+        taken: _Found = []
+        left: _Found = []
+        for claim, at in option.fits:
+            same = claim.weight.key == first.weight.key or self._copies(first, claim)
+            (taken if same else left).append((claim, at))
+        contested = [c for c, _ in left if not named or c.weight.key in named]
+        if contested:
+            why = f"`{option.path}` holds several weights that fit"
+            self.problems.put(failures.ambiguous(want, why, [first, *contested]))
+            return []
+        kinds = {c.reader.kind for c, _ in taken}
+        if len(kinds) > 1 and not want.kind and want.parameter == "weight":
+            why = f"the weight is used as {' and as '.join(sorted(k or 'other' for k in kinds))}"
+            self.problems.put(failures.ambiguous(want, why, [c for c, _ in taken]))
+            return []
+        return taken
+
+    def _copies(self, first: Claim, other: Claim) -> bool:
+        """Whether two weights are equal, one perhaps turned: an exporter keeps a copy of each."""
+        mine, theirs = (self.claims.index.array(c.weight) for c in (first, other))
+        if mine is None or theirs is None or mine.size != theirs.size:
+            return False
+        turned = mine.ndim == 2 and first.reader.axis != other.reader.axis
+        mine = mine.T if turned else mine
+        return mine.shape == theirs.shape and bool((mine == theirs).all())
+
+    # Where names do not help.
+
+    def _mapped(self, want: Wanted, entry: Entry) -> _Found:
+        """What the adapter map says."""
+        found: _Found = []
+        misfits: list[tuple[Claim, str]] = []
+        for weight, reader in self.settings.readers(self.claims.index, want, entry):
+            claim = Claim(want.module, weight, reader, f"the adapter map: `{entry.name}`", True)
+            at = self._part(want, claim, entry) if entry.outputs else place(want, weight, reader)
+            if isinstance(at, Place):
+                found.append((claim, at))
+            else:
+                misfits.append((claim, at))
+        if not found:
+            self.problems.put(failures.misfit(want, misfits))
+            return []
+        return self._one_weight(want, Option(Relation(0, 0, "", ""), want.module, found))
+
+    def _part(self, want: Wanted, claim: Claim, entry: Entry) -> Place | str:
+        assert entry.outputs is not None
+        reader, shape = claim.reader, claim.weight.shape
+        (start, size), n = entry.outputs, want.matrix[0]
+        if want.kind and reader.kind != want.kind:
+            return f"it is used as {reader.kind or 'something else'}, the adapter's is {want.kind}"
+        others = [d for i, d in enumerate(shape) if i != reader.axis]
+        if reader.axis < 0 or others != list(want.matrix[1:]):
+            return f"{list(shape)} against the adapter's {list(want.matrix)}"
+        if size != n or start + size > shape[reader.axis]:
+            whole = shape[reader.axis]
+            return f"outputs {start} to {start + size} of {whole} for the adapter's {n}"
+        return Place(reader.axis, start, size)
+
+    def _otherwise(self, want: Wanted, options: list[Option]) -> _Found:
+        """By the module's weight, or by values; else what is wrong."""
+        found = self._beside_weight(want) or self._with_values(want)
+        if found:
+            return found
+        misfits = [m for o in options for m in o.misfits]
+        disowned = self.claims.disowned_by(want)
+        if misfits:
+            self.problems.put(failures.misfit(want, misfits))
+        elif disowned:
+            scope = disowned[0].reader.scope
+            why = f"its weight is used in `{scope}` only"
+            self.problems.put(failures.changed(want, disowned[0], why))
+        elif self.weights.get(want.module) or (path := self.claims.module_of(want)):
+            path = self.weights[want.module][0][0].path if want.module in self.weights else path
+            self.problems.put(failures.no_parameter(want, path))
+        else:
+            modules = self.claims.modules()
+            searched = self._tensor(want) is not None
+            self.problems.put(failures.not_found(want, modules, not modules, searched))
+        return []
+
+    def _beside_weight(self, want: Wanted) -> _Found:
+        """The bias that is added to the product of the module's weight."""
+        found = []
+        for claim, at in self.weights.get(want.module, ()) if want.parameter == "bias" else ():
+            adds = set(ir.users(claim.reader.consumer.results[0]))
+            whole = claim.weight.shape[at.axis]
+            for weight in self.claims.index.weights:
+                for reader in weight.readers:
+                    if reader.role == "bias" and reader.consumer in adds:
+                        sizes = [d for d in weight.shape if d != 1]
+                        if sizes == [whole] and reader.axis >= 0:
+                            beside = f"added to the product of {claim.weight}"
+                            made = Claim(claim.path, weight, reader, beside, True)
+                            found.append((made, Place(reader.axis, at.start, at.size)))
+        return found
+
+    def _with_values(self, want: Wanted) -> _Found:
+        """The weight that has the checkpoint's values."""
+        tensor = self._tensor(want)
+        hits = search(self.claims.index, want, tensor[1]) if tensor else []
+        found: _Found = [
+            (Claim(want.module, w, r, f"the values of `{tensor[0]}`", True), at)
+            for w, r, at in hits if tensor
+        ]  # fmt: skip
+        if len({(c.weight.key, at) for c, at in found}) > 1:
+            why = "several weights have the values of the checkpoint's"
+            self.problems.put(failures.ambiguous(want, why, [c for c, _ in found]))
+        return found
+
+    def _tensor(self, want: Wanted) -> tuple[str, Array] | None:
+        return self.base.find(want) if self.base is not None else None
+
+    def _holds(self, want: Wanted, claim: Claim, at: Place, tensor: Array) -> bool | None:
+        return holds(self.claims.index, want, claim.weight, claim.reader, at, tensor)
+
+    # What is believed becomes sites.
+
+    def _sites(self, want: Wanted, found: _Found) -> list[Site]:
+        if not found or self._refused(want, found):
+            return []
+        if want.parameter == "weight":
+            self.weights.setdefault(want.module, found)
+        sites = []
+        for key in dict.fromkeys(c.weight.key for c, _ in found):
+            claims = [(c, at) for c, at in found if c.weight.key == key]
+            sites.append(site_of(want.module, want.parameter, [c for c, _ in claims], claims[0][1]))
+        return sites
+
+    def _refused(self, want: Wanted, found: _Found) -> bool:
+        """Whether the weight is not the module's own, or another's as well; then it is noted."""
+        tensor = self._tensor(want)
+        named = {c.weight.key for c, _ in found if c.named}
+        for claim, at in found:
+            verified = self._holds(want, claim, at, tensor[1]) if tensor else None
+            problem = None
+            if tensor and verified is False:
+                problem = failures.other_base(want, claim, tensor[0])
+            elif claim.reader.role == PACKED:
+                problem = failures.changed(want, claim, "its numbers are packed")
+            elif verified is None and claim.weight.key not in named and _convolves(claim.reader):
+                why = (
+                    "its convolution's weight has lost its name: a BatchNormalization may be in it"
+                )
+                problem = failures.changed(want, claim, why)
+            elif sharer := self._shared(claim, found):
+                why = f"one rearranged copy of the weight serves `{sharer.scope}` too"
+                problem = failures.ambiguous(want, why, [claim])
+            if problem is not None:
+                self.problems.put(problem)
+                return True
+        return self._taken_by_other(want, found)
+
+    def _shared(self, claim: Claim, found: _Found) -> Reader | None:
+        """Another module's reader that gets the weight by the very same operation."""
+        own = {id(c.reader) for c, _ in found}
+        for reader in claim.weight.readers:
+            same = reader.use == claim.reader.use and id(reader) not in own
+            if same and reader.scope and not self.claims.agree(claim.path, reader.scope):
+                return reader
+        return None
+
+    def _taken_by_other(self, want: Wanted, found: _Found) -> bool:
+        for claim, at in found:
+            operation, operand = claim.reader.use
+            takers = self.taken.setdefault((want.adapter, operation, operand), [])
+            for other, there in takers:
+                apart = at.start + at.size <= there.start or there.start + there.size <= at.start
+                if other.name != want.name and not apart:
+                    self.problems.put(failures.claimed_twice(other, want, claim))
+                    return True
+            takers.append((want, at))
+        return False
+
+
+def _best(options: list[Option]) -> list[Option]:
+    return [o for o in options if o.fits and o.relation.order == options[0].relation.order]
+
+
+def _convolves(reader: Reader) -> bool:
+    return reader.consumer.name in ("ai.conv", "ai.conv_transpose")
+
+
+def site_of(module: str, parameter: str, claims: Sequence[Claim], at: Place) -> Site:
+    """The site of claims to one weight."""
+    first = claims[0]
+    return Site(
+        module, parameter, first.reader.kind if parameter == "weight" else "",
+        first.weight.value, tuple(dict.fromkeys(c.reader.use for c in claims)),
+        at.axis, at.start, at.size, "; ".join(dict.fromkeys(c.evidence for c in claims)),
+    )  # fmt: skip
