@@ -17,6 +17,7 @@ import numpy as np
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import lora_codes as codes
 from cuvilc.dialect.ir import Program, Value
+from cuvilc.dialect.lora_packed import MOVES, known
 from cuvilc.dialect.lora_refit import Quantised, pack, refit
 from cuvilc.dialect.lora_values import Loss, Part, merge
 from cuvilc.dialect.passes.canonicalize import in_order
@@ -101,7 +102,7 @@ def _is_constant(g: Graph, node: Node) -> bool:
 
 def _is_weight(g: Graph, node: Node) -> bool:
     if node.name == "ai.dequantize_linear":
-        return all(g.array(v) is not None for v in node.operands)
+        return all(known(g.program, v) is not None for v in node.operands)
     return g.array(node.result) is not None
 
 
@@ -129,7 +130,7 @@ def _fold(g: Graph, chain: _Chain, context: PassContext) -> None:
     axis, root, last = chain.last.attr("out_axis"), chain.root, chain.last
     g.here = last
     if root.name == "ai.dequantize_linear":
-        arrays = [g.array(v) for v in root.operands]
+        arrays: list[Any] = [known(g.program, v) for v in root.operands]
         weight = Quantised(
             arrays[0], arrays[1], arrays[2] if len(arrays) > 2 else None,
             root.attr("axis"), root.attr("block"),
@@ -156,7 +157,11 @@ def _fold(g: Graph, chain: _Chain, context: PassContext) -> None:
 def _key(g: Graph, value: Value, chain: _Chain) -> str:
     """The base weight's key, and which adapters are in it."""
     names = "+".join(dict.fromkeys(p.adapter for p in chain.parts))
-    return f"{g.key(value) if g.is_constant(value) else 'weight'}+{names}"
+    source = g.producer(value)
+    while source is not None and source.name in MOVES:
+        source = g.producer(source.operands[0])
+    key = source.attr("key") if source is not None and source.name == "ai.constant" else "weight"
+    return f"{key}+{names}"
 
 
 def _require_finite(loss: Loss, chain: _Chain, dtype: str) -> None:
@@ -179,7 +184,8 @@ def _replace_quantised(g: Graph, chain: _Chain, made: Quantised, key: str) -> No
     operands = [g.constant(made.levels, key), scale]
     if zero is not None:
         assert made.zero is not None
-        same = np.array_equal(made.zero, g.array(zero))
+        before: Any = known(g.program, zero)
+        same = np.array_equal(made.zero, before)
         operands.append(zero if same else g.constant(made.zero, f"{key}.zero"))
     root = chain.root
     value = g.build(
