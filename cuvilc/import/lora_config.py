@@ -164,7 +164,7 @@ def _check_method(raw: dict[str, Any], problems: Problems) -> None:
     kind = raw.get("peft_type")
     if kind is None:
         problems.add(codes.BAD_ADAPTER_CONFIG, "`peft_type` is missing: what is this adapter?")
-    elif kind in METHODS:
+    elif isinstance(kind, str) and kind in METHODS:
         problems.add(codes.OTHER_METHOD, f"this is {METHODS[kind]}, not LoRA")
     elif kind != "LORA":
         problems.add(codes.OTHER_METHOD, f"the adapter's `peft_type` {_short(kind)} is not known")

@@ -48,7 +48,25 @@ def _parse(pattern: str) -> Any:
         raise BadPattern(f"it is no regular expression: {error}") from None
     if parsed.state.flags & ~re.UNICODE.value:
         raise BadPattern("it sets flags")
+    _check(parsed)
     return parsed
+
+
+def _check(parts: Any) -> None:
+    """All that the matcher would meet, whatever the text, is known to it."""
+    for kind, value in parts:
+        name = str(kind).lower()
+        if not hasattr(_Matcher, f"_{name}"):
+            raise BadPattern(f"it uses {name}, which is not supported here")
+        if name == "subpattern" and (value[1] or value[2]):
+            raise BadPattern("it sets flags")
+        if name in ("assert", "assert_not") and value[0] < 0:
+            raise BadPattern("it looks behind, which is not supported here")
+        inner = {"branch": 1, "subpattern": 3, "max_repeat": 2, "min_repeat": 2,
+                 "assert": 1, "assert_not": 1}.get(name)  # fmt: skip
+        if inner is not None:
+            for below in value[inner] if name == "branch" else (value[inner],):
+                _check(below)
 
 
 class _Matcher:
@@ -64,10 +82,7 @@ class _Matcher:
             self._left -= len(starts)
             if self._left < 0:
                 raise BadPattern("it takes too long")
-            step = getattr(self, f"_{str(kind).lower()}", None)
-            if step is None:
-                raise BadPattern(f"it uses {str(kind).lower()}, which is not supported here")
-            starts = step(value, starts)
+            starts = getattr(self, f"_{str(kind).lower()}")(value, starts)
         return starts
 
     def _one(self, starts: Places, allowed: Callable[[str], bool]) -> Places:
@@ -90,8 +105,6 @@ class _Matcher:
         return frozenset().union(*(self.ends(parts, starts) for parts in value[1]))
 
     def _subpattern(self, value: Any, starts: Places) -> Places:
-        if value[1] or value[2]:
-            raise BadPattern("it sets flags")
         return self.ends(value[3], starts)
 
     def _max_repeat(self, value: Any, starts: Places) -> Places:
@@ -113,10 +126,7 @@ class _Matcher:
     _min_repeat = _max_repeat
 
     def _assert(self, value: Any, starts: Places) -> Places:
-        direction, parts = value
-        if direction < 0:
-            raise BadPattern("it looks behind, which is not supported here")
-        return frozenset(i for i in starts if self.ends(parts, frozenset({i})))
+        return frozenset(i for i in starts if self.ends(value[1], frozenset({i})))
 
     def _assert_not(self, value: Any, starts: Places) -> Places:
         return starts - self._assert(value, starts)

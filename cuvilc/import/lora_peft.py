@@ -74,7 +74,7 @@ def read(folder: Path, name: str) -> Adapter:
         place = str(folder / CONFIG)
         message = f"a pattern of the configuration is not taken: {error}"
         raise fail(codes.BAD_ADAPTER_CONFIG, message, place=place) from None
-    if not found:
+    if not file.tensors:
         problems.add(codes.INCOMPLETE_MODULE, "the adapter has no tensors: it changes nothing")
     problems.settle()
     whole = in_order(c for c in changes if c is not None)

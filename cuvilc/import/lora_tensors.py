@@ -101,7 +101,7 @@ def _why_no_header(head: bytes, length: int, size: int) -> str:
     kind = identify(head)
     if "pickle" in kind or "PyTorch" in kind:
         return f"it is {kind}"
-    if size >= 10 and head[8:9] == b"{":
+    if head[8:9] == b"{":
         return f"it ends within its header: {length} bytes announced, {size - 8} there"
     return f"it is {kind}"
 
