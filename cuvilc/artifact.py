@@ -203,6 +203,7 @@ class Metadata(TypedDict):
     weights: NotRequired[WeightsInfo]
     files: NotRequired[dict[str, FileInfo]]
     vectors: NotRequired[VectorsInfo]
+    lora: NotRequired[dict[str, Any]]
 
 
 def input_symbols(metadata: Mapping[str, Any]) -> list[Symbol]:

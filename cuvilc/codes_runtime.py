@@ -1,4 +1,4 @@
-"""The diagnostics of running packages: CUV601 to CUV610 are the runtime's (cuvil.h, runtime/cuvil),
+"""The diagnostics of running packages: CUV601 to CUV612 are the runtime's (cuvil.h, runtime/cuvil),
 from CUV620 on those of the commands that run packages.
 """
 
@@ -127,6 +127,32 @@ A null pointer, a number out of range, an unknown CPU level, a thread count belo
 memory overlaps an input or another output, or a model that is closed already.
 
 Next step: compare the call with cuvil.h, or with the docstring of the Python function.
+""",
+    exit_code=2,
+)
+
+define(
+    "CUV611",
+    "an adapter is damaged, or was built for another package",
+    """\
+A .cuvla file is made for one package: it holds the adapter's factors as that package's kernels read
+them, and the package's fingerprint (`cuvilc inspect PKG` shows it). This file is no adapter, was
+cut short or changed, carries another fingerprint, or has the name of one that is loaded already; or
+an adapter is to be unloaded that is in use.
+
+Next step: `cuvilc adapter build ADAPTER --base PKG` makes one for this package.
+""",
+)
+
+define(
+    "CUV612",
+    "there is no such adapter",
+    """\
+No adapter of this name is loaded (the message lists those that are), or the package takes none:
+only packages built with `--lora swap` or `--lora batch` do.
+
+Next step: load it first (`model.load_adapter`, `cuvil_load_adapter`), or build the package with
+`--adapter` and `--lora swap`.
 """,
     exit_code=2,
 )

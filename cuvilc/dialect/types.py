@@ -63,6 +63,11 @@ class TensorType:
         return is_static(self.shape)
 
     @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape of a static tensor."""
+        return tuple(d for d in self.shape if isinstance(d, int))
+
+    @property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
 

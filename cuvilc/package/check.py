@@ -20,6 +20,7 @@ def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]
         *_port_faults(plan, plan.outputs, BufferKind.OUTPUT, "output"),
         *(f for i, b in enumerate(plan.buffers) for f in _buffer_faults(plan, i, b, weight_keys)),
         *(f for i, s in enumerate(plan.steps) for f in _step_faults(plan, i, s)),
+        *_adaptable_faults(plan, weight_keys),
         *_level_faults(plan, features),
         *_name_faults(plan),
     ]
@@ -55,7 +56,7 @@ def _computed_faults(plan: Plan) -> Iterator[str]:
     sizes = [("the arena", plan.arena_bytes)]
     sizes += [(f"input `{p.name}`", d) for p in plan.inputs for d in p.dims]
     for i, buffer in enumerate(plan.buffers):
-        if buffer.kind in (BufferKind.INPUT, BufferKind.WEIGHT):
+        if buffer.kind in (BufferKind.INPUT, BufferKind.WEIGHT, BufferKind.ADAPTED):
             sizes.append((f"buffer {i}", buffer.bytes))
     for what, size in sizes:
         if names & dims.symbols(size):
@@ -91,7 +92,12 @@ def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> 
     elif isinstance(place, str):
         yield f"buffer {i} has the key `{place}` and is not a weight"
     elif buffer.kind != BufferKind.ARENA:
-        count = len(plan.inputs if buffer.kind == BufferKind.INPUT else plan.outputs)
+        counts = {
+            BufferKind.INPUT: len(plan.inputs),
+            BufferKind.OUTPUT: len(plan.outputs),
+            BufferKind.ADAPTED: len(plan.adaptable),
+        }
+        count = counts[buffer.kind]
         if not (isinstance(place, int) and 0 <= place < count):
             yield f"buffer {i} belongs to {buffer.kind.name.lower()} {place}, which does not exist"
 
@@ -121,6 +127,16 @@ def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
         yield f"{what} has {len(step.scalars)} scalars, not one"
     if len(step.buffers) not in _BUFFERS_OF.get(step.kind, (len(step.buffers),)):
         yield f"{what} has {len(step.buffers)} buffers"
+
+
+def _adaptable_faults(plan: Plan, keys: Container[str]) -> Iterator[str]:
+    for i, site in enumerate(plan.adaptable):
+        if site.weight not in keys:
+            yield f"exchangeable weight {i} is `{site.weight}`, which is not in the table"
+        if site.kernel is not None and not 0 <= site.kernel < len(plan.kernels):
+            yield f"exchangeable weight {i} is merged by kernel {site.kernel}, which does not exist"
+        if not 0 <= site.out_axis < max(len(site.shape), 1):
+            yield f"exchangeable weight {i} has its outputs along axis {site.out_axis}"
 
 
 def _level_faults(plan: Plan, features: Container[str]) -> Iterator[str]:

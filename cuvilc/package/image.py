@@ -6,8 +6,9 @@ the order in the file: header and tables (of known size, written last), weights,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import BinaryIO
 from zlib import adler32
 
@@ -15,9 +16,10 @@ from cuvilc.diagnostics import fail
 from cuvilc.dialect.dims import Dim, Expr
 from cuvilc.package import image_format as form
 from cuvilc.package.codes import BAD_PLAN
+from cuvilc.package.cuvla import fingerprint
 from cuvilc.package.exprs import ExprTable
 from cuvilc.package.image_format import Section
-from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step
+from cuvilc.package.plan import Adaptable, Buffer, BufferKind, Level, Plan, Port, Step
 from cuvilc.package.weights import WeightsAhead, WeightsSummary, WeightsWriter
 
 INT64_MAX = 2**63 - 1
@@ -35,11 +37,13 @@ def write_image(
     weights: WeightsAhead,
     features: Mapping[str, int],
     metadata: Callable[[WeightsSummary], bytes],
+    adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
 ) -> ImageSummary:
     """Write the image to `file`, open for reading and writing, from its position on.
 
     `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits);
-    `metadata` gives the JSON for the weights as they were stored. Afterwards the file ends with the
+    `metadata` gives the JSON for the weights as they were stored, `adapters` the adapters for the
+    fingerprint of these weights. Afterwards the file ends with the
     image. The plan must have passed check_plan; `weights` are ahead of its buffers (weight_order).
     Raises CUV511 when a weight is not what the plan says, OSError when the file cannot be written.
     """
@@ -50,6 +54,8 @@ def write_image(
     stored, summary = _store_weights(file, plan, weights)
 
     data = tables.encode(stored)
+    identity = fingerprint(plan.adaptable, summary.sha256)
+    data[Section.LORA] = form.LORA.pack(identity) if plan.adaptable else b""
     data[Section.METADATA] = metadata(summary) + b"\0"
     end = offsets[Section.WEIGHTS] + summary.size_bytes
     offsets[Section.METADATA] = _align(end, form.SECTION_ALIGN)
@@ -57,14 +63,30 @@ def write_image(
         file.seek(base + offsets[section])
         file.write(content)
 
-    image_bytes = offsets[Section.METADATA] + len(data[Section.METADATA])
     sizes = {s: len(content) for s, content in data.items()} | {Section.WEIGHTS: summary.size_bytes}
+    image_bytes = offsets[Section.METADATA] + sizes[Section.METADATA]
+    offsets[Section.ADAPTERS], sizes[Section.ADAPTERS] = 0, 0
+    if made := adapters(identity):
+        start = offsets[Section.ADAPTERS] = _align(image_bytes, form.SECTION_ALIGN)
+        image_bytes = _write_adapters(file, base, start, made)
+        sizes[Section.ADAPTERS] = image_bytes - start
     extents = [number for s in Section for number in (offsets[s], sizes[s])]
     head = (form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents)
     file.seek(base)
     file.write(_with_checksum(form.HEADER.pack(*head), data))
     file.seek(base + image_bytes)
     return ImageSummary(image_bytes, summary)
+
+
+def _write_adapters(file: BinaryIO, base: int, start: int, adapters: Sequence[bytes]) -> int:
+    """Where the last of them ends; each begins on a boundary."""
+    end = start
+    for adapter in adapters:
+        start = _align(end, form.SECTION_ALIGN)
+        file.seek(base + start)
+        file.write(adapter)
+        end = start + len(adapter)
+    return end
 
 
 def _offsets(sizes: Mapping[Section, int]) -> dict[Section, int]:
@@ -78,7 +100,7 @@ def _offsets(sizes: Mapping[Section, int]) -> dict[Section, int]:
 
 
 def _with_checksum(header: bytes, data: Mapping[Section, bytes]) -> bytes:
-    """The header and the Adler-32 of it and of every section but the weights."""
+    """The header and the Adler-32 of it and of every section but weights and adapters."""
     checksum = adler32(header)
     for section in sorted(data):
         checksum = adler32(data[section], checksum)
@@ -91,7 +113,8 @@ def _align(offset: int, to: int) -> int:
 
 def weight_order(plan: Plan) -> list[str]:
     """The keys of the weights in the order in which they are stored: that of their first use."""
-    used = (b.place for b in plan.buffers if b.kind == BufferKind.WEIGHT)
+    used = [b.place for b in plan.buffers if b.kind == BufferKind.WEIGHT]
+    used += [a.weight for a in plan.adaptable]
     return list(dict.fromkeys(key for key in used if isinstance(key, str)))
 
 
@@ -134,6 +157,9 @@ class _Tables:
         self._dims: list[int] = []
         self._operands: list[int] = []
         self._buffers = plan.buffers
+        self._adaptable = plan.adaptable
+        for site in plan.adaptable:
+            self._strings.offset(site.weight)
         self._rows: dict[Section, list[bytes]] = {
             Section.LEVELS: [
                 form.LEVEL.pack(self._strings.offset(x.name), 0, _mask(x, features))
@@ -169,6 +195,8 @@ class _Tables:
         sizes = {section: sum(map(len, rows)) for section, rows in self._rows.items()}
         sizes[Section.STRINGS] = len(self._strings.data)
         sizes[Section.BUFFERS] = len(self._buffers) * form.BUFFER.size
+        sizes[Section.ADAPTABLE] = len(self._adaptable) * form.ADAPTABLE.size
+        sizes[Section.LORA] = form.LORA.size if self._adaptable else 0
         return dict(sorted(sizes.items()))
 
     def encode(self, stored: dict[str, int]) -> dict[Section, bytes]:
@@ -179,7 +207,17 @@ class _Tables:
             form.BUFFER.pack(b.kind, self._exprs.number(b.bytes), self._place(b, stored))
             for b in self._buffers
         )
+        encoded[Section.ADAPTABLE] = b"".join(
+            self._site(a, stored[a.weight]) for a in self._adaptable
+        )
         return encoded
+
+    def _site(self, site: Adaptable, place: int) -> bytes:
+        outputs = site.shape[site.out_axis] if site.shape else 1
+        return form.ADAPTABLE.pack(
+            self._strings.offset(site.weight), form.NONE if site.kernel is None else site.kernel,
+            place, site.bytes, prod(site.shape) // max(outputs, 1), outputs, bool(site.layout), 0,
+        )  # fmt: skip
 
     def _place(self, buffer: Buffer, stored: dict[str, int]) -> int:
         if isinstance(buffer.place, str):

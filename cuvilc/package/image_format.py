@@ -8,7 +8,7 @@ from enum import IntEnum
 from struct import Struct
 
 MAGIC = 0x474D494C49565543  # "CUVILIMG"
-VERSION = 1
+VERSION = 2
 NONE = 0xFFFFFFFF
 API_VERSION = 1
 MAX_RANK = 8
@@ -38,6 +38,9 @@ class Section(IntEnum):
     STEPS = 9
     OPERANDS = 10
     WEIGHTS = 11
+    ADAPTABLE = 12
+    LORA = 13
+    ADAPTERS = 14
 
 
 HEADER = Struct("<QIIQQ" + "QQ" * len(Section))  # followed by CHECKSUM
@@ -49,3 +52,5 @@ IO = Struct("<IIIIII")
 BUFFER = Struct("<IIQ")
 STEP = Struct("<12I")
 INDEX = Struct("<I")
+ADAPTABLE = Struct("<IIQQIIII")
+LORA = Struct("<32s32x")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from cuvilc.dialect.dims import Dim
 
@@ -22,6 +23,7 @@ class BufferKind(IntEnum):
     INPUT = 2
     OUTPUT = 3
     HEAP = 4
+    ADAPTED = 5
 
 
 class StepKind(IntEnum):
@@ -74,8 +76,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place`: arena offset in bytes (a Dim), key of a weight, number of an input or output, or, of
-    a HEAP buffer, the slot's number and the offset in it in bytes.
+    """`place`: arena offset in bytes (a Dim), key of a weight, number of an input, an output or (of
+    an ADAPTED buffer) an exchangeable weight, or, of a HEAP buffer, the slot's number and the
+    offset in it in bytes.
 
     A heap slot is a block of its own that grows to hold its buffers, and keeps what is in it.
     """
@@ -83,6 +86,49 @@ class Buffer:
     kind: BufferKind
     bytes: Dim
     place: Dim | str | tuple[int, Dim]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an exchangeable weight holds of one module: `size` outputs from `start` on."""
+
+    module: str
+    parameter: str
+    kind: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Adaptable:
+    """A weight that adapters may exchange: logical shape, dtype and layout, the axis of its
+    outputs.
+
+    `weight`: its key among the weights. `kernel`: number of the kernel that merges factors into it;
+    None: it is exchanged whole.
+    """
+
+    weight: str
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    out_axis: int
+    parts: tuple[Part, ...]
+    kernel: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the metadata, and for the fingerprint that adapters carry."""
+        parts = [
+            {"module": p.module, "parameter": p.parameter, "kind": p.kind, "start": p.start,
+             "size": p.size}
+            for p in self.parts
+        ]  # fmt: skip
+        return {
+            "weight": self.weight, "shape": list(self.shape), "dtype": self.dtype,
+            "layout": self.layout, "out_axis": self.out_axis, "merged": self.kernel is not None,
+            "parts": parts,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +166,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
+    adaptable: list[Adaptable] = field(default_factory=list)
     arena_bytes: Dim = 0
     code_levels: dict[str, tuple[int, ...]] = field(default_factory=dict)
 

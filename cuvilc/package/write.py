@@ -5,7 +5,7 @@ Same inputs, same bytes: no time, path, host or user enters any file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -16,6 +16,7 @@ from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache
 from cuvilc.package.check import check_plan
 from cuvilc.package.codes import BAD_LIBRARY
+from cuvilc.package.cuvla import fingerprint
 from cuvilc.package.destination import check_destination, os_errors, staged, sync
 from cuvilc.package.elf import ElfError, begin_segment, dependencies, end_segment, function_sizes
 from cuvilc.package.image import weight_order, write_image
@@ -38,11 +39,13 @@ def write_package(
     toolchain: Toolchain | None = None,
     runtime: RuntimeSource | None = None,
     cache: Cache | None = None,
+    adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
 ) -> Metadata:
     """Write the package directory `destination`, or replace it; the metadata as written.
 
     `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
-    level; `metadata` comes from `describe`. Raises CUV501 to CUV511; then nothing is left behind,
+    level; `metadata` comes from `describe`; `adapters` gives those that come with the package, for
+    its fingerprint (cuvla.py). Raises CUV501 to CUV511; then nothing is left behind,
     and what stood at the destination stands there still.
     """
     check_destination(destination)
@@ -61,7 +64,7 @@ def write_package(
                     write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
                     cases, tolerance = len(vectors.cases), vectors.tolerance
                     complete["vectors"] = {"cases": cases, "tolerance": tolerance}
-                _append_image(library, plan, ahead, features, complete)
+                _append_image(library, plan, ahead, features, complete, adapters)
             _finish(staging, complete)
     return complete
 
@@ -100,6 +103,7 @@ def _append_image(
     weights: WeightsAhead,
     features: Mapping[str, int],
     metadata: Metadata,
+    adapters: Callable[[bytes], Sequence[bytes]],
 ) -> None:
     """Append plan, weights and metadata to the library and map them; completes `metadata`."""
 
@@ -110,12 +114,18 @@ def _append_image(
             "count": stored.count,
         }
         metadata["memory"]["weights_bytes"] = stored.size_bytes
+        if plan.adaptable:
+            metadata["lora"] = {
+                "mode": "swap",
+                "fingerprint": fingerprint(plan.adaptable, stored.sha256).hex(),
+                "weights": [a.describe() for a in plan.adaptable],
+            }
         return artifact.canonical(metadata)
 
     try:
         with library.open("r+b") as file:
             offset = begin_segment(file)
-            write_image(file, plan, weights, features, text)
+            write_image(file, plan, weights, features, text, adapters)
             end_segment(file, offset)
     except ElfError as error:
         raise fail(BAD_LIBRARY, f"the linked library cannot carry the image: {error}") from error

@@ -12,7 +12,18 @@ from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.ops.structure import MOST, computed_sizes
 from cuvilc.dialect.types import to_layout
 from cuvilc.package.describe import KernelFacts
-from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
+from cuvilc.package.plan import (
+    Adaptable,
+    Buffer,
+    BufferKind,
+    Level,
+    Part,
+    Plan,
+    Port,
+    Step,
+    StepKind,
+    Symbol,
+)
 from cuvilc.package.weights import LazyWeight
 from cuvilc.targets.emit_loop import LoopEmitter
 from cuvilc.targets.kernels import Kernel
@@ -31,11 +42,14 @@ Next step: give the size with `--dim NAME=N`, or fix the input's shape with `--s
 
 @dataclass
 class Emitted:
-    """A plan, its weights by key, and the totals of each kernel."""
+    """A plan, its weights by key, the totals of each kernel, and the logical arrays of the weights
+    that adapters may exchange.
+    """
 
     plan: Plan
     weights: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, KernelFacts] = field(default_factory=dict)
+    bases: list[Any] = field(default_factory=list)
 
 
 def emit_plan(program: Program, kernels: dict[str, Kernel], levels: list[Level]) -> Emitted:
@@ -157,6 +171,30 @@ class _Emitter:
         self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
         self.numbers[value] = self.buffer(Buffer(BufferKind.WEIGHT, size, key))
 
+    def do_ai_parameter(self, operation: Operation) -> None:
+        attrs, value = ir.attrs(operation), operation.results[0]
+        layout, t = attrs["layout"], ir.type_of(value)
+        key = f"{attrs['key']}@{layout}" if layout else attrs["key"]
+        size = t.size_bytes
+        assert isinstance(size, int)
+        array = self.program.weights[attrs["key"]]
+        self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
+        number = len(self.plan.adaptable)
+        parts = tuple(Part(*part) for part in attrs["parts"])
+        kernel = self.kernel_number(attrs["kernel"]) if attrs["kernel"] else None
+        self.plan.adaptable.append(
+            Adaptable(key, size, t.static_shape, t.dtype, layout, attrs["out_axis"], parts, kernel)
+        )
+        self.numbers[value] = self.buffer(Buffer(BufferKind.ADAPTED, size, number))
+        self.emitted.bases.append(array)
+
+    def kernel_number(self, name: str) -> int:
+        """The number of a kernel, which is in the plan from now on."""
+        if name not in self.plan.kernels:
+            self.plan.kernels.append(name)
+            self.emitted.facts.setdefault(name, KernelFacts(self.kernels[name].facts.schedule))
+        return self.plan.kernels.index(name)
+
     def do_ai_reshape(self, operation: Operation) -> None:
         self.numbers[operation.results[0]] = self.numbers[operation.operands[0]]
 
@@ -249,12 +287,10 @@ class _Emitter:
         sizes = dict(zip(names, attrs["symbols"], strict=True))
         facts = kernel.facts
         flops, moved = substitute(facts.flops, sizes), substitute(facts.bytes, sizes)
-        if kernel.name not in self.plan.kernels:
-            self.plan.kernels.append(kernel.name)
         self.plan.steps.append(
             Step(
                 StepKind.KERNEL,
-                target=self.plan.kernels.index(kernel.name),
+                target=self.kernel_number(kernel.name),
                 buffers=tuple(self.numbers[v] for v in (*operation.operands, *operation.results)),
                 scalars=tuple(substitute(s, sizes) for s in facts.scalars),
                 tasks=_tasks(substitute(facts.tasks, sizes), operation),
@@ -264,7 +300,7 @@ class _Emitter:
                 layer=ir.source_name(operation),
             )
         )
-        known = self.emitted.facts.get(kernel.name, KernelFacts(facts.schedule))
+        known = self.emitted.facts[kernel.name]
         self.emitted.facts[kernel.name] = KernelFacts(
             facts.schedule, known.flops + flops, known.bytes + moved
         )

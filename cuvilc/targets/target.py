@@ -38,6 +38,7 @@ class BuildOptions:
     emit: str = ""  # "tir", "llvm", "asm": collect kernels' text in `texts`
     texts: dict[str, str] = field(default_factory=dict)
     vectors: Any = None
+    adapters: Callable[[Any], Callable[[bytes], list[bytes]]] | None = None  # of the emitted plan
 
 
 class Target(Protocol):

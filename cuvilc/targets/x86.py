@@ -213,6 +213,7 @@ class X86:
             destination,
             vectors=options.vectors,
             cache=Cache(),
+            adapters=options.adapters(emitted) if options.adapters else lambda base: (),
         )
 
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ._adapters import Adapter
 from ._error import CuvilError
 from ._model import Model
 from ._package import load
@@ -18,6 +19,7 @@ from ._trace import Event, Profile
 
 __version__ = "0.1.0"
 __all__ = [
+    "Adapter",
     "CuvilError",
     "Event",
     "Model",

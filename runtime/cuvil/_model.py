@@ -6,11 +6,13 @@ import threading
 import weakref
 from collections.abc import Mapping
 from ctypes import byref, c_void_p, memmove, sizeof
+from os import PathLike, fsencode
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import _native
+from ._adapters import Adapter, list_adapters
 from ._error import CuvilError
 from ._native import Library, Tensor, TensorInfo
 from ._port import Outputs, Port
@@ -106,6 +108,44 @@ class Model:
             return self._run(context, feeds, out or {})
         finally:
             self._give(context)
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The LoRA adapters that the model has now: those of its package and those loaded since."""
+        return list_adapters(self._library, self._open())
+
+    def use(self, name: str | None) -> None:
+        """Runs that begin from now on use this adapter; None: the model as it was built.
+
+        The weights that the adapter changes are made anew from the package's own, so what was in
+        use before leaves no trace. Runs that other threads have begun finish with what they began
+        with. CuvilError CUV612: no such adapter.
+        """
+        self._adapt("use_adapter", name.encode() if name is not None else None)
+
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> None:
+        """Add an adapter from a .cuvla file that `cuvilc adapter build` made for this package.
+
+        name: what `use` will call it; None: the name in the file. CuvilError CUV611: the file is
+        damaged or was made for another package.
+        """
+        self._adapt("load_adapter", fsencode(path), name.encode() if name is not None else None)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter that is not in use, and give its memory back."""
+        self._adapt("unload_adapter", name.encode())
+
+    def _adapt(self, function: str, *arguments: bytes | None) -> None:
+        handle = self._open()
+        if not self._library.takes_adapters:
+            self._fail("CUV612", "the package was built before packages took adapters")
+        if status := getattr(self._library, function)(handle, *arguments):
+            self._fail(f"CUV{status}", self._message())
+
+    def _open(self) -> c_void_p:
+        if not self._close.alive:
+            self._fail("CUV610", "the model is closed")
+        return self._handle
 
     def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
         """Run once and return what each step took."""

@@ -49,6 +49,17 @@ class Options(ctypes.Structure):
     _fields_ = (("struct_bytes", c_size_t), ("threads", c_int32))
 
 
+class AdapterInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char * 128),
+        ("source", ctypes.c_uint8 * 32),
+        ("rank", c_int32),
+        ("tensors", c_int32),
+        ("bytes", ctypes.c_uint64),
+        ("active", ctypes.c_bool),
+    )
+
+
 class Event(ctypes.Structure):
     _fields_ = (
         ("kernel", c_char_p),
@@ -84,8 +95,20 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuvil_infer_shapes": (c_int, c_void_p),
     "cuvil_run": (c_int, c_void_p),
     "cuvil_set_probe": (c_int, c_void_p, PROBE, c_void_p),
+    "cuvil_adapter_count": (c_int32, c_void_p),
+    "cuvil_get_adapter": (c_int, c_void_p, c_int32, POINTER(AdapterInfo)),
+    "cuvil_use_adapter": (c_int, c_void_p, c_char_p),
+    "cuvil_load_adapter": (c_int, c_void_p, c_char_p, c_char_p),
+    "cuvil_unload_adapter": (c_int, c_void_p, c_char_p),
 }
-SLOW = {"cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy"}
+SLOW = {
+    "cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy",
+    "cuvil_adapter_count", "cuvil_get_adapter", "cuvil_use_adapter", "cuvil_load_adapter",
+    "cuvil_unload_adapter",
+}  # fmt: skip
+
+# Packages built before these existed have none of them.
+LATER = {name for name in SIGNATURES if "_adapter" in name}
 
 
 class _Names:
@@ -138,7 +161,10 @@ class Library:
             self._name, library = _NAMES.load(path)
             quick = ctypes.PyDLL(str(path), handle=library._handle)
             for name, (result, *arguments) in SIGNATURES.items():
-                function = getattr(library if name in SLOW else quick, name)
+                held = library if name in SLOW else quick
+                if name in LATER and not hasattr(held, name):
+                    continue
+                function = getattr(held, name)
                 function.restype, function.argtypes = result, arguments
                 setattr(self, name.removeprefix("cuvil_"), function)
         except (OSError, UnicodeDecodeError) as error:  # its message may quote damaged bytes
@@ -161,6 +187,11 @@ class Library:
         if status:
             message = (self.last_error() or b"").decode(errors="replace")
             raise CuvilError(f"CUV{status}", message, self.place)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether the library knows adapters at all."""
+        return "use_adapter" in self.__dict__
 
     def open_model(self, level: str | None) -> c_void_p:
         """A cuvil_model. level: None for the best that this CPU runs."""

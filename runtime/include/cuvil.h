@@ -19,6 +19,7 @@
 #ifndef CUVIL_H
 #define CUVIL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,7 +49,9 @@ typedef enum {
     CUVIL_ERROR_STRIDES = 607,   /* not C-contiguous, or misaligned for its dtype */
     CUVIL_ERROR_MEMORY = 608,
     CUVIL_ERROR_KERNEL = 609,    /* a fault in the data, such as an index out of range */
-    CUVIL_ERROR_ARGUMENT = 610   /* null pointer, index out of range, unknown option */
+    CUVIL_ERROR_ARGUMENT = 610,  /* null pointer, index out of range, unknown option */
+    CUVIL_ERROR_ADAPTER = 611,   /* an adapter is damaged, or was built for another package */
+    CUVIL_ERROR_NO_ADAPTER = 612 /* no adapter of that name, or a package that takes none */
 } cuvil_status;
 
 typedef enum {
@@ -129,6 +132,29 @@ CUVIL_API cuvil_status cuvil_get_output(cuvil_context *context, int32_t index,
 CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index,
                                         const cuvil_tensor *tensor);
 CUVIL_API cuvil_status cuvil_run(cuvil_context *context);
+
+/* Adapters, of a package that was built with --lora swap. All of these may be called while other
+ * threads run the model; a run finishes with the adapter that it began with.
+ *
+ * cuvil_use_adapter: runs that begin afterwards see the weights that the adapter asks for, made anew
+ * from the package's own; NULL: the package's own. It returns when they are ready, and does nothing
+ * when it fails. */
+typedef struct {
+    char name[128];      /* longer names are cut off */
+    uint8_t source[32];  /* SHA-256 of the tensors that the adapter was built from */
+    int32_t rank;        /* the largest */
+    int32_t tensors;     /* changes */
+    uint64_t bytes;
+    bool active;         /* what a run would use now */
+} cuvil_adapter_info;
+CUVIL_API int32_t cuvil_adapter_count(cuvil_model *model);
+CUVIL_API cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index,
+                                         cuvil_adapter_info *info);
+CUVIL_API cuvil_status cuvil_use_adapter(cuvil_model *model, const char *name);
+/* A .cuvla file, made for this package by `cuvilc adapter build`. name: NULL for the one it has. */
+CUVIL_API cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name);
+/* Not the one in use. Waits for runs that still read what it made. */
+CUVIL_API cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name);
 
 /* Bytes of arena, scratch and growing blocks that this context holds. */
 CUVIL_API size_t cuvil_context_bytes(const cuvil_context *context);

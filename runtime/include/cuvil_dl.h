@@ -27,10 +27,15 @@
         F(input_info) F(output_info) F(context_create) F(context_destroy) F(set_input)             \
             F(infer_shapes) F(get_output) F(set_output) F(run) F(context_bytes) F(set_probe)
 
+/* NULL in packages that were built before there were any. */
+#define CUVIL_ADAPTER_FUNCTIONS(F)                                                   \
+    F(adapter_count) F(get_adapter) F(use_adapter) F(load_adapter) F(unload_adapter)
+
 #define CUVIL_MEMBER(name) CUVIL_TYPE_OF(cuvil_##name) name;
 typedef struct {
     void *library;
     CUVIL_FUNCTIONS(CUVIL_MEMBER)
+    CUVIL_ADAPTER_FUNCTIONS(CUVIL_MEMBER)
 } cuvil_api;
 #undef CUVIL_MEMBER
 
@@ -59,6 +64,11 @@ static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
     if (symbol == NULL && problem == NULL)              \
         problem = "no cuvil model: cuvil_" #name " is missing";
     CUVIL_FUNCTIONS(CUVIL_FIND)
+#undef CUVIL_FIND
+#define CUVIL_FIND(name)                                \
+    symbol = dlsym(api->library, "cuvil_" #name);       \
+    memcpy((void *)&api->name, &symbol, sizeof symbol);
+    CUVIL_ADAPTER_FUNCTIONS(CUVIL_FIND)
 #undef CUVIL_FIND
     if (problem == NULL && api->api_version() != CUVIL_API_VERSION)
         problem = "the model has another version of the C API";

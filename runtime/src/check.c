@@ -102,6 +102,7 @@ static cuvil_status check_buffers(const cuvil_model *model)
         case CUVIL_BUFFER_WEIGHT: limit = model->weight_bytes + 1; break;
         case CUVIL_BUFFER_INPUT: limit = model->input_count; break;
         case CUVIL_BUFFER_OUTPUT: limit = model->output_count; break;
+        case CUVIL_BUFFER_ADAPTED: limit = model->adaptable_count; break;
         case CUVIL_BUFFER_HEAP:
             if ((uint32_t)buffer->place >= model->buffer_count)
                 return CORRUPT("buffer %u lies in heap slot %u", i, (uint32_t)buffer->place);
@@ -113,6 +114,27 @@ static cuvil_status check_buffers(const cuvil_model *model)
             return CORRUPT("buffer %u (kind %u) is out of range: place %llu of %llu", i,
                            buffer->kind, (unsigned long long)buffer->place,
                            (unsigned long long)limit);
+    }
+    return CUVIL_OK;
+}
+
+static cuvil_status check_adaptable(const cuvil_model *model)
+{
+    if (model->adaptable_count > 0 && model->lora == NULL)
+        return CORRUPT("weights may be exchanged, but there is no fingerprint of them");
+    for (uint32_t i = 0; i < model->adaptable_count; i++) {
+        const cuvil_adaptable *site = &model->adaptable[i];
+        uint64_t outputs = site->packed ? (uint64_t)cuvil_panels(site) * CUVIL_PANEL
+                                        : site->outputs;
+        bool good = good_string(model, site->name) && site->place % 64 == 0 &&
+                    site->place <= model->weight_bytes &&
+                    site->bytes <= model->weight_bytes - site->place;
+        if (site->kernel != CUVIL_NONE)
+            good = good && site->kernel < cuvil_kernel_count && site->packed <= 1 &&
+                   site->outputs > 0 && site->outputs <= INT32_MAX &&
+                   outputs * site->rows * sizeof(float) == site->bytes;
+        if (!good)
+            return CORRUPT("adaptable weight %u is malformed or lies outside the weights", i);
     }
     return CUVIL_OK;
 }
@@ -190,5 +212,7 @@ cuvil_status cuvil_image_check(const cuvil_model *model)
         status = check_symbols(model);
     if (status == CUVIL_OK)
         status = check_steps(model);
+    if (status == CUVIL_OK)
+        status = check_adaptable(model);
     return status;
 }

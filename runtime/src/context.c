@@ -60,7 +60,7 @@ cuvil_status cuvil_context_create(cuvil_model *model, const cuvil_options *optio
     cuvil_context *context = calloc(1, sizeof *context);
     if (context == NULL)
         return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for a context");
-    context->model = model;
+    context->model = context->owner = model;
     context->threads = threads;
     context->dims_stale = context->memory_stale = true;
     status = allocate(context);

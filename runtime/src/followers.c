@@ -33,7 +33,8 @@ static cuvil_status check_epochs(const cuvil_model *model)
                 return CORRUPT("input %u has a computed size", i);
     for (uint32_t i = 0; i < model->buffer_count; i++) {
         const cuvil_buffer *buffer = &model->buffers[i];
-        bool given = buffer->kind == CUVIL_BUFFER_INPUT || buffer->kind == CUVIL_BUFFER_WEIGHT;
+        bool given = buffer->kind == CUVIL_BUFFER_INPUT || buffer->kind == CUVIL_BUFFER_WEIGHT ||
+                     buffer->kind == CUVIL_BUFFER_ADAPTED;
         if (given && model->epochs[buffer->bytes] > 0)
             return CORRUPT("buffer %u (kind %u) has a computed size", i, buffer->kind);
     }

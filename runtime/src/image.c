@@ -99,14 +99,24 @@ static uint32_t adler32(uint32_t sum, const unsigned char *data, uint64_t bytes)
     return b << 16 | a;
 }
 
+uint32_t cuvil_adapter_sum(const cuvil_adapter_header *header)
+{
+    const unsigned char *data = (const unsigned char *)header;
+    const size_t at = offsetof(cuvil_adapter_header, checksum), after = at + sizeof(uint32_t);
+    static const unsigned char zero[sizeof(uint32_t)];
+    uint32_t sum = adler32(adler32(1, data, at), zero, sizeof zero);
+    return adler32(sum, data + after, header->bytes - after);
+}
+
 static cuvil_status check_sum(const cuvil_image_header *header)
 {
     const unsigned char *image = (const unsigned char *)header;
     if (header->checksum == 0)
         return CUVIL_OK;
     uint32_t sum = adler32(1, image, offsetof(cuvil_image_header, checksum));
-    for (int i = 0; i < CUVIL_SECTION_WEIGHTS; i++)
-        sum = adler32(sum, image + header->sections[i].offset, header->sections[i].bytes);
+    for (int i = 0; i < CUVIL_SECTION_ADAPTERS; i++)
+        if (i != CUVIL_SECTION_WEIGHTS)
+            sum = adler32(sum, image + header->sections[i].offset, header->sections[i].bytes);
     if (sum != header->checksum)
         return cuvil_fail(CUVIL_ERROR_PACKAGE,
                           "corrupt package: the plan's checksum is %08x, the header says %08x", sum,
@@ -157,6 +167,9 @@ static const uint8_t record_bytes[CUVIL_SECTION_COUNT] = {
     [CUVIL_SECTION_STEPS] = sizeof(cuvil_step),
     [CUVIL_SECTION_OPERANDS] = sizeof(uint32_t),
     [CUVIL_SECTION_WEIGHTS] = 1,
+    [CUVIL_SECTION_ADAPTABLE] = sizeof(cuvil_adaptable),
+    [CUVIL_SECTION_LORA] = sizeof(cuvil_lora),
+    [CUVIL_SECTION_ADAPTERS] = 1,
 };
 
 static const void *section(const cuvil_model *model, int kind, uint32_t *count)
@@ -185,6 +198,12 @@ static void fill(cuvil_model *model)
     model->operands = section(model, CUVIL_SECTION_OPERANDS, &model->operand_count);
     model->weights = section(model, CUVIL_SECTION_WEIGHTS, NULL);
     model->weight_bytes = model->header->sections[CUVIL_SECTION_WEIGHTS].bytes;
+    model->adaptable = section(model, CUVIL_SECTION_ADAPTABLE, &model->adaptable_count);
+    uint32_t loras;
+    model->lora = section(model, CUVIL_SECTION_LORA, &loras);
+    model->lora = loras == 1 ? model->lora : NULL;
+    model->adapter_data = section(model, CUVIL_SECTION_ADAPTERS, NULL);
+    model->adapter_bytes = model->header->sections[CUVIL_SECTION_ADAPTERS].bytes;
 }
 
 /* Fill in where each section lies; sizes, version and checksum hold afterwards, indices are not yet
@@ -208,7 +227,7 @@ cuvil_status cuvil_image_find(cuvil_model *model)
         return status;
     for (int i = 0; i < CUVIL_SECTION_COUNT; i++)
         if (model->header->sections[i].bytes % record_bytes[i] != 0 ||
-            (i != CUVIL_SECTION_WEIGHTS && model->header->sections[i].bytes > UINT32_MAX))
+            (i != CUVIL_SECTION_WEIGHTS && i != CUVIL_SECTION_ADAPTERS && model->header->sections[i].bytes > UINT32_MAX))
             return cuvil_fail(CUVIL_ERROR_PACKAGE,
                               "corrupt package: section %d has %llu bytes, not a "
                               "multiple of %d",

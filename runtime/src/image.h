@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define CUVIL_IMAGE_MAGIC 0x474d494c49565543ull /* "CUVILIMG" */
-#define CUVIL_IMAGE_VERSION 1u
+#define CUVIL_IMAGE_VERSION 2u
 #define CUVIL_NONE 0xffffffffu /* no string, no expression, no buffer */
 
 enum cuvil_section_kind {
@@ -40,7 +40,10 @@ enum cuvil_section_kind {
     CUVIL_SECTION_STEPS = 9,    /* cuvil_step[] */
     CUVIL_SECTION_OPERANDS = 10, /* uint32_t[]: buffer and expression numbers of the steps */
     CUVIL_SECTION_WEIGHTS = 11,
-    CUVIL_SECTION_COUNT = 12
+    CUVIL_SECTION_ADAPTABLE = 12, /* cuvil_adaptable[] */
+    CUVIL_SECTION_LORA = 13,      /* one cuvil_lora, or nothing */
+    CUVIL_SECTION_ADAPTERS = 14,  /* adapters (adapter.h), each on a 64-byte boundary */
+    CUVIL_SECTION_COUNT = 15
 };
 
 typedef struct {
@@ -53,9 +56,9 @@ typedef struct {
         uint64_t offset;
         uint64_t bytes;
     } sections[CUVIL_SECTION_COUNT];
-    uint32_t checksum; /* Adler-32 of the header up to here, then sections 0 to 10; 0: not given */
+    uint32_t checksum; /* Adler-32 of the header up to here, then sections 0 to 10, 12, 13; 0: none */
     uint32_t reserved;
-} cuvil_image_header; /* 232 bytes; offsetof(checksum) = 224 */
+} cuvil_image_header; /* 280 bytes; offsetof(checksum) = 272 */
 
 /* One CPU level: every kernel exists once per level. */
 typedef struct {
@@ -113,10 +116,32 @@ enum cuvil_buffer_kind {
     CUVIL_BUFFER_WEIGHT = 1, /* place: byte offset in WEIGHTS */
     CUVIL_BUFFER_INPUT = 2,  /* place: input number */
     CUVIL_BUFFER_OUTPUT = 3, /* place: output number */
-    CUVIL_BUFFER_HEAP = 4    /* place: slot number, and << 32 the expression number of the offset
+    CUVIL_BUFFER_HEAP = 4,   /* place: slot number, and << 32 the expression number of the offset
                                 in it. A slot is a block of its own, which grows and keeps what it
                                 holds */
+    CUVIL_BUFFER_ADAPTED = 5 /* place: number in ADAPTABLE; where it lies depends on the adapter in
+                                use */
 };
+
+/* A weight that adapters may exchange. */
+typedef struct {
+    uint32_t name;    /* string: its key, for messages */
+    uint32_t kernel;  /* merges a low-rank change into it: buffers w, a, b, gain, result; scalar
+                         rank; tasks: its panels. CUVIL_NONE: it is exchanged whole */
+    uint64_t place;   /* byte offset in WEIGHTS */
+    uint64_t bytes;
+    uint32_t rows;    /* elements of one output */
+    uint32_t outputs;
+    uint32_t packed;  /* 1: panels of CUVIL_PANEL outputs, [panels, rows, CUVIL_PANEL]; else
+                         [rows, outputs] */
+    uint32_t reserved;
+} cuvil_adaptable;
+
+/* What adapters must have been built for. */
+typedef struct {
+    uint8_t fingerprint[32];
+    uint64_t reserved[4];
+} cuvil_lora;
 
 typedef struct {
     uint32_t kind;

@@ -2,9 +2,11 @@
 #ifndef CUVIL_INTERNAL_H
 #define CUVIL_INTERNAL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "../include/cuvil.h"
+#include "adapter.h"
 #include "image.h"
 #include "pool.h"
 
@@ -24,6 +26,26 @@ enum {
 typedef struct {
     uint32_t kind, number;
 } cuvil_follower;
+
+typedef struct cuvil_adapter cuvil_adapter;
+struct cuvil_adapter {
+    char *name;
+    const cuvil_adapter_header *header;
+    const cuvil_adapter_entry *entries; /* checked */
+    void *mapped;                       /* a file's mapping; NULL: part of the image */
+    cuvil_adapter *next;
+};
+
+/* One state of all adaptable weights (swap.c). */
+typedef struct {
+    const void **places;          /* of each adaptable weight */
+    const cuvil_adapter *adapter; /* whose weights they are; NULL: nobody's */
+    unsigned char *shadow;        /* memory for weights that are not the package's own */
+    uint8_t *panels;              /* of all weights: what the shadow holds of each */
+    int64_t readers;              /* runs that hold it */
+    uint64_t serial;              /* another one after every change */
+} cuvil_view;
+#define CUVIL_VIEWS 3
 
 /* A checked image: once cuvil_image_check accepts it, every index in it is in bounds. */
 struct cuvil_model {
@@ -52,6 +74,27 @@ struct cuvil_model {
     uint32_t *epochs;          /* of each expression (image.h) */
     cuvil_follower *followers; /* sorted by epoch */
     size_t *follower_ends;     /* of epoch e: those before entry e, from entry e - 1 on */
+
+    const cuvil_adaptable *adaptable;
+    uint32_t adaptable_count;
+    bool takes_adapters; /* what follows exists */
+    const cuvil_lora *lora; /* NULL where nothing is adaptable */
+    const unsigned char *adapter_data;
+    uint64_t adapter_bytes;
+    uint32_t *adapted_operands; /* places in `operands` that name an adapted buffer */
+    uint32_t adapted_operand_count;
+
+    pthread_mutex_t lock;     /* guards what follows, and the views but for their contents */
+    pthread_mutex_t swapping; /* one swap at a time; taken before `lock` */
+    pthread_cond_t idle;      /* some view lost its last reader */
+    cuvil_adapter *adapters;
+    cuvil_view views[CUVIL_VIEWS];
+    uint32_t current;
+    uint64_t serials;
+    uint64_t shadow_bytes, *shadow_offsets; /* of each adaptable weight in a shadow */
+    uint32_t *first_panels;                 /* of each among all weights' panels */
+    float *ones;
+    cuvil_pool *pool; /* that merges */
 };
 
 /* One tensor of a context: its shape and place. */
@@ -70,6 +113,9 @@ typedef struct {
 
 struct cuvil_context {
     const cuvil_model *model;
+    cuvil_model *owner;     /* the same, for what its lock guards */
+    const cuvil_view *view; /* during a run of a model that takes adapters */
+    uint64_t view_serial;   /* of the view that the pointers were resolved for */
     cuvil_pool *pool; /* NULL with one thread */
     int32_t threads;
     int64_t unshared_cost; /* of steps run alone since the pool fell asleep */
@@ -158,6 +204,22 @@ cuvil_status cuvil_reach(cuvil_context *context, const cuvil_step *step);
 
 /* followers.c: note what follows from each computed symbol, when a model is opened. */
 cuvil_status cuvil_find_followers(cuvil_model *model);
+
+/* adapters.c. The caller of the first two has model->lock, or nobody else has the model yet. */
+cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name);
+cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name);
+cuvil_status cuvil_list_adapters(cuvil_model *model);
+void cuvil_drop_adapters(cuvil_model *model);
+/* image.c: the checksum of an adapter. */
+uint32_t cuvil_adapter_sum(const cuvil_adapter_header *header);
+
+/* swap.c */
+uint32_t cuvil_panels(const cuvil_adaptable *site);
+cuvil_status cuvil_open_views(cuvil_model *model);
+void cuvil_close_views(cuvil_model *model);
+void cuvil_forget_views(cuvil_model *model, const cuvil_adapter *adapter);
+const cuvil_view *cuvil_take_view(cuvil_model *model);
+void cuvil_give_view(cuvil_model *model, const cuvil_view *view);
 
 /* computed.c. Before a run: what it will compute is not known, and 0 where it is read too early. */
 void cuvil_forget(cuvil_context *context);

@@ -66,6 +66,8 @@ void *cuvil_locate(const cuvil_context *context, uint32_t number)
         if (context->values[buffer->bytes] <= 0)
             return context->block;
         return context->block + context->values[buffer->place];
+    case CUVIL_BUFFER_ADAPTED:
+        return (void *)(uintptr_t)context->view->places[buffer->place];
     case CUVIL_BUFFER_WEIGHT: return (void *)(uintptr_t)(context->model->weights + buffer->place);
     case CUVIL_BUFFER_HEAP: {
         const cuvil_block *slot = &context->heap[(uint32_t)buffer->place];
@@ -89,6 +91,16 @@ void cuvil_resolve(cuvil_context *context)
             context->pointers[j] = cuvil_locate(context, model->operands[j]);
         for (uint32_t j = step->scalars; j < step->scalars + step->scalar_count; j++)
             context->scalars[j] = context->values[model->operands[j]];
+    }
+}
+
+/* Another adapter is in use than in the run before. */
+static void resolve_adapted(cuvil_context *context)
+{
+    const cuvil_model *model = context->model;
+    for (uint32_t i = 0; i < model->adapted_operand_count; i++) {
+        uint32_t operand = model->adapted_operands[i];
+        context->pointers[operand] = cuvil_locate(context, model->operands[operand]);
     }
 }
 
@@ -190,6 +202,9 @@ cuvil_status cuvil_place(cuvil_context *context)
     }
     if (stale)
         cuvil_resolve(context);
+    else if (context->view != NULL && context->view->serial != context->view_serial)
+        resolve_adapted(context);
+    context->view_serial = context->view != NULL ? context->view->serial : 0;
     for (uint32_t i = 0; !stale && i < model->io_operand_count; i++) {
         uint32_t operand = model->io_operands[i];
         context->pointers[operand] = cuvil_locate(context, model->operands[operand]);

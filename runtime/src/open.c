@@ -60,31 +60,36 @@ static cuvil_status choose_level(cuvil_model *model, const char *wanted)
     return cuvil_fail(CUVIL_ERROR_CPU, "this CPU lacks %s", missing_text);
 }
 
-static bool is_io(const cuvil_model *model, uint32_t operand)
+static bool is_io(uint32_t kind)
 {
-    uint32_t kind = model->buffers[model->operands[operand]].kind;
     return kind == CUVIL_BUFFER_INPUT || kind == CUVIL_BUFFER_OUTPUT;
 }
 
-/* Note where the steps name inputs and outputs: only these move from run to run. */
-static cuvil_status find_io_operands(cuvil_model *model)
+static bool is_adapted(uint32_t kind)
+{
+    return kind == CUVIL_BUFFER_ADAPTED;
+}
+
+/* Note where the steps name buffers of some kinds. */
+static cuvil_status find_operands(const cuvil_model *model, bool (*wanted)(uint32_t),
+                                  uint32_t **operands, uint32_t *total)
 {
     for (int pass = 0; pass < 2; pass++) {
         uint32_t count = 0;
         for (uint32_t i = 0; i < model->step_count; i++) {
             const cuvil_step *step = &model->steps[i];
             for (uint32_t j = step->buffers; j < step->buffers + step->buffer_count; j++) {
-                if (!is_io(model, j))
+                if (!wanted(model->buffers[model->operands[j]].kind))
                     continue;
                 if (pass == 1)
-                    model->io_operands[count] = j;
+                    (*operands)[count] = j;
                 count++;
             }
         }
-        model->io_operand_count = count;
+        *total = count;
         if (pass == 0)
-            model->io_operands = calloc(count + (count == 0), sizeof(uint32_t));
-        if (model->io_operands == NULL)
+            *operands = calloc(count + (count == 0), sizeof(uint32_t));
+        if (*operands == NULL)
             return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for a model's tables");
     }
     return CUVIL_OK;
@@ -100,6 +105,16 @@ static cuvil_status spell_dims(cuvil_model *model)
     return CUVIL_OK;
 }
 
+/* What a model has whose weights adapters may exchange. */
+static cuvil_status open_adapters(cuvil_model *model)
+{
+    if (model->adaptable_count == 0)
+        return CUVIL_OK;
+    model->takes_adapters = true;
+    cuvil_status status = cuvil_open_views(model);
+    return status == CUVIL_OK ? cuvil_list_adapters(model) : status;
+}
+
 cuvil_status cuvil_open(const char *level, cuvil_model **result)
 {
     if (result == NULL)
@@ -113,8 +128,13 @@ cuvil_status cuvil_open(const char *level, cuvil_model **result)
         status = cuvil_image_check(model);
     if (status == CUVIL_OK)
         status = choose_level(model, level);
+    if (status == CUVIL_OK) /* only these move from run to run */
+        status = find_operands(model, is_io, &model->io_operands, &model->io_operand_count);
     if (status == CUVIL_OK)
-        status = find_io_operands(model);
+        status = find_operands(model, is_adapted, &model->adapted_operands,
+                               &model->adapted_operand_count);
+    if (status == CUVIL_OK)
+        status = open_adapters(model);
     if (status == CUVIL_OK)
         status = cuvil_find_followers(model);
     if (status == CUVIL_OK)
@@ -130,6 +150,11 @@ void cuvil_close(cuvil_model *model)
 {
     if (model == NULL)
         return;
+    if (model->takes_adapters) {
+        cuvil_drop_adapters(model);
+        cuvil_close_views(model);
+    }
+    free(model->adapted_operands);
     free(model->io_operands);
     free(model->epochs);
     free(model->followers);

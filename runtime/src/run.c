@@ -140,11 +140,16 @@ cuvil_status cuvil_run(cuvil_context *context)
     if (context == NULL)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_run: the context is NULL");
     cuvil_status status = cuvil_bind(context);
+    bool adapted = context->model->adaptable_count > 0;
+    if (adapted)
+        context->view = cuvil_take_view(context->owner);
     if (status == CUVIL_OK)
         status = cuvil_place(context);
     context->ran = false;
     if (status == CUVIL_OK)
         status = interpret(context);
+    if (adapted)
+        cuvil_give_view(context->owner, context->view);
     if (status == CUVIL_OK && context->model->dynamic)
         status = cuvil_check_known(context);
     context->ran = status == CUVIL_OK;

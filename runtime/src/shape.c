@@ -119,6 +119,10 @@ cuvil_status cuvil_check_buffer(const cuvil_context *context, uint32_t number)
         room = (int64_t)(model->weight_bytes - buffer->place);
         good = bytes <= room;
         break;
+    case CUVIL_BUFFER_ADAPTED:
+        room = (int64_t)model->adaptable[buffer->place].bytes;
+        good = bytes == room;
+        break;
     case CUVIL_BUFFER_HEAP:
         room = 0;
         good = bytes == 0 || context->values[buffer->place >> 32] >= 0;

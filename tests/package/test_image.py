@@ -54,7 +54,7 @@ class Image:
 
     def __init__(self, data: bytes) -> None:
         magic, version, count, size_bytes, arena = struct.unpack_from("<QIIQQ", data)
-        assert (magic.to_bytes(8, "little"), version, count) == (b"CUVILIMG", 1, 12)
+        assert (magic.to_bytes(8, "little"), version, count) == (b"CUVILIMG", 2, 15)
         assert size_bytes == len(data)
         self.arena_bytes = arena
         self.raw = []
@@ -64,8 +64,8 @@ class Image:
             assert offset + length <= len(data)
             self.raw.append(data[offset : offset + length])
         self.rows = {i: list(struct.iter_unpack(f, self.raw[i])) for i, f in self.RECORDS.items()}
-        checked = data[:224] + b"".join(self.raw[:11])
-        assert struct.unpack_from("<II", data, 224) == (zlib.adler32(checked), 0)
+        checked = data[:272] + b"".join(self.raw[i] for i in (*range(11), 12, 13))
+        assert struct.unpack_from("<II", data, 272) == (zlib.adler32(checked), 0)
 
     def text(self, offset: int) -> str:
         end = self.raw[0].index(b"\0", offset)
@@ -305,7 +305,7 @@ def test_computed_sizes_saturate_alike() -> None:
 
 
 def test_the_records_are_as_large_as_the_compiler_makes_them(tmp_path: Path) -> None:
-    types = ["image_header", "level", "symbol", "expr", "io", "buffer", "step"]
+    types = ["image_header", "level", "symbol", "expr", "io", "buffer", "step", "adaptable", "lora"]
     values = ", ".join(f"sizeof(cuvil_{t})" for t in types)
     source = f'#include "{HEADER_FILE}"\nconst int size_bytes[] = {{{values}}};\n'
     library = tmp_path / "sizes.so"
@@ -315,6 +315,16 @@ def test_the_records_are_as_large_as_the_compiler_makes_them(tmp_path: Path) -> 
     )  # fmt: skip
     sizes = (ctypes.c_int * len(types)).in_dll(ctypes.CDLL(str(library)), "size_bytes")
     ours = [form.HEADER.size + form.CHECKSUM.size] + [
-        s.size for s in (form.LEVEL, form.SYMBOL, form.EXPR, form.IO, form.BUFFER, form.STEP)
+        s.size
+        for s in (
+            form.LEVEL,
+            form.SYMBOL,
+            form.EXPR,
+            form.IO,
+            form.BUFFER,
+            form.STEP,
+            form.ADAPTABLE,
+            form.LORA,
+        )
     ]
     assert list(sizes) == ours

@@ -31,13 +31,15 @@ OPS = (
     *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
     *("select", "ceildiv", "level"),
 )
-ARENA, WEIGHT, INPUT, OUTPUT, HEAP = range(5)
+ARENA, WEIGHT, INPUT, OUTPUT, HEAP, ADAPTED = range(6)
 KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE, BIND = range(7)
 SECTIONS = (
     *("strings", "metadata", "levels", "symbols", "exprs", "dims", "inputs", "outputs"),
-    *("buffers", "steps", "operands", "weights"),
+    *("buffers", "steps", "operands", "weights", "adaptable", "lora", "adapters"),
 )
-HEADER_BYTES = 256
+WEIGHTS, ADAPTERS = SECTIONS.index("weights"), SECTIONS.index("adapters")
+CHECKSUM = 32 + 16 * len(SECTIONS)
+HEADER_BYTES = 320
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
 FLAGS = ["-std=c11", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-pthread"]
 
@@ -58,6 +60,9 @@ class Image:
     outputs: list[bytes] = field(default_factory=list)
     buffers: list[bytes] = field(default_factory=list)
     steps: list[bytes] = field(default_factory=list)
+    adaptable: list[bytes] = field(default_factory=list)
+    lora: bytes = b""
+    adapters: bytes = b""
     operands: list[int] = field(default_factory=list)
     strings: bytes = b"\0"
     weights: bytes = b""
@@ -166,7 +171,8 @@ class Image:
             body += b"\0" * (-len(body) % (65536 if name == "weights" else 64))
             table.append((len(body), len(content)))
             body += content
-        struct.pack_into("<QIIQQ", body, 0, 0x474D494C49565543, 1, 12, len(body), self.arena_bytes)
+        head = (0x474D494C49565543, 2, len(SECTIONS), len(body), self.arena_bytes)
+        struct.pack_into("<QIIQQ", body, 0, *head)
         for number, place in enumerate(table):
             struct.pack_into("<QQ", body, 32 + 16 * number, *place)
         return seal(bytes(body))
@@ -174,11 +180,13 @@ class Image:
 
 def seal(image: bytes) -> bytes:
     """The image with its checksum made right."""
-    total = zlib.adler32(image[:224])
-    for number in range(11):
+    total = zlib.adler32(image[:CHECKSUM])
+    for number in range(len(SECTIONS)):
+        if number in (WEIGHTS, ADAPTERS):
+            continue
         offset, size = struct.unpack_from("<QQ", image, 32 + 16 * number)
         total = zlib.adler32(image[offset : offset + size], total)
-    return image[:224] + struct.pack("<I", total) + image[228:]
+    return image[:CHECKSUM] + struct.pack("<I", total) + image[CHECKSUM + 4 :]
 
 
 def attach(file: Path, image: bytes) -> int:

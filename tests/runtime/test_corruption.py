@@ -13,7 +13,7 @@ import fake_computed
 import fake_models
 import numpy as np
 import pytest
-from fake_package import BRANCH, JUMP, seal
+from fake_package import ADAPTERS, BRANCH, CHECKSUM, JUMP, SECTIONS, WEIGHTS, seal
 
 import cuvil  # isort: skip
 
@@ -57,12 +57,18 @@ def damage_and_run(library: str, folder: str, mode: str, seed: str) -> None:
 
 
 def sections(image: bytes) -> list[tuple[int, int]]:
-    return [struct.unpack_from("<QQ", image, 32 + 16 * i) for i in range(12)]
+    return [struct.unpack_from("<QQ", image, 32 + 16 * i) for i in range(len(SECTIONS))]
+
+
+def tables(image: bytes) -> list[tuple[int, int]]:
+    """Where each section that the checksum covers begins and ends."""
+    places = [p for i, p in enumerate(sections(image)) if i not in (WEIGHTS, ADAPTERS)]
+    return [(offset, offset + size) for offset, size in places if size]
 
 
 def flip(image: bytes, rng: random.Random) -> tuple[int, bytes]:
     """One bit of the header or of a section, padding and weights excepted."""
-    spans = [(0, 224), *((offset, offset + size) for offset, size in sections(image)[:11] if size)]
+    spans = [(0, CHECKSUM), *tables(image)]
     place = rng.randrange(*rng.choice(spans))
     damaged = bytearray(image)
     damaged[place] ^= 1 << rng.randrange(8)
@@ -71,7 +77,7 @@ def flip(image: bytes, rng: random.Random) -> tuple[int, bytes]:
 
 def field(image: bytes, rng: random.Random) -> tuple[int, bytes]:
     """One aligned 32-bit field of the header or of a table."""
-    spans = [(0, 224), *((offset, offset + size) for offset, size in sections(image)[2:11] if size)]
+    spans = [(0, CHECKSUM), *tables(image)[2:]]
     first, last = rng.choice(spans)
     place = rng.randrange(first, last - 3, 4)
     (old,) = struct.unpack_from("<I", image, place)

@@ -7,7 +7,7 @@ import struct
 import subprocess
 
 import fake_models
-from fake_package import DTYPES, OPS, RUNTIME, SECTIONS
+from fake_package import DTYPES, OPS, RUNTIME, SECTIONS, WEIGHTS
 
 HEADER = (RUNTIME / "src/image.h").read_text()
 # C's sizes of the records, as the writers spell them for `struct`.
@@ -18,7 +18,9 @@ RECORDS = {
     "cuvil_io": "<IIIIII",
     "cuvil_buffer": "<IIQ",
     "cuvil_step": "<12I",
-    "cuvil_image_header": "<QIIQQ24QII",
+    "cuvil_adaptable": "<IIQQIIII",
+    "cuvil_lora": "<32s4Q",
+    "cuvil_image_header": "<QIIQQ30QII",
 }
 
 
@@ -27,7 +29,7 @@ def test_record_sizes(tmp_path):
         f'_Static_assert(sizeof({name}) == {struct.calcsize(form)}, "{name}");\n'
         for name, form in RECORDS.items()
     )
-    checks += '_Static_assert(offsetof(cuvil_image_header, checksum) == 224, "checksum");\n'
+    checks += '_Static_assert(offsetof(cuvil_image_header, checksum) == 272, "checksum");\n'
     source = tmp_path / "sizes.c"
     source.write_text(f'#include <stddef.h>\n#include "{RUNTIME}/src/image.h"\n{checks}')
     subprocess.run(["cc", "-std=c11", "-fsyntax-only", str(source)], check=True)
@@ -42,7 +44,7 @@ def enumerators(prefix: str) -> list[str]:
 def test_enumerations():
     assert enumerators("CUVIL_EXPR") == list(OPS)
     assert enumerators("CUVIL_SECTION") == [*SECTIONS, "count"]
-    assert enumerators("CUVIL_BUFFER") == ["arena", "weight", "input", "output", "heap"]
+    assert enumerators("CUVIL_BUFFER") == ["arena", "weight", "input", "output", "heap", "adapted"]
     steps = ["kernel", "copy", "dims", "branch", "jump", "require", "bind"]
     assert enumerators("CUVIL_STEP") == steps
     dtypes = re.search(r"CUVIL_FLOAT32 = 0.*?}", (RUNTIME / "include/cuvil.h").read_text(), re.S)
@@ -57,7 +59,7 @@ def test_python_loader_agrees_on_the_dtypes():
 
 def test_sections_are_aligned():
     image = fake_models.mlp().pack()
-    places = [struct.unpack_from("<QQ", image, 32 + 16 * i) for i in range(12)]
+    places = [struct.unpack_from("<QQ", image, 32 + 16 * i) for i in range(len(SECTIONS))]
     assert all(offset % 64 == 0 for offset, _ in places)
-    assert places[-1][0] % 65536 == 0
+    assert places[WEIGHTS][0] % 65536 == 0
     assert sum(places[-1]) == len(image)

@@ -15,7 +15,7 @@ import cuvil
 import fake_models
 import numpy as np
 import pytest
-from fake_package import FLAGS, RUNTIME, kernel_table
+from fake_package import FLAGS, RUNTIME, WEIGHTS, kernel_table
 
 FEATURES = {
     name: int(bit)
@@ -149,7 +149,11 @@ def test_newer_minor_schema_loads(path):
 
 def test_one_flipped_weight_is_found_by_check_alone(path):
     file = path / "model.so"
-    rewrite(file, file.stat().st_size - 1, bytes([file.read_bytes()[-1] ^ 1]))
+    data = file.read_bytes()
+    place = data.rindex(b"CUVILIMG")
+    start, size = struct.unpack_from("<QQ", data, place + 32 + 16 * WEIGHTS)
+    last = place + start + size - 1
+    rewrite(file, last, bytes([data[last] ^ 1]))
     cuvil.load(path, threads=1).close()
     assert "corrupt model.so: SHA-256" in refused("CUV601", path, check=True).message
     metadata = json.loads((path / "metadata.json").read_text())
@@ -168,8 +172,8 @@ def test_check_wants_every_listed_file(path):
 def test_image_of_another_version(path):
     file = path / "model.so"
     offset = file.read_bytes().rindex(b"CUVILIMG")
-    rewrite(file, offset + 8, struct.pack("<I", 2))
-    assert "image format 2, this runtime reads 1" in refused("CUV602", path).message
+    rewrite(file, offset + 8, struct.pack("<I", 3))
+    assert "image format 3, this runtime reads 2" in refused("CUV602", path).message
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -99,6 +99,9 @@ def library(make):
     return make(fake_models.mlp()) / "model.so"
 
 
+DL_HEADER = RUNTIME / "include/cuvil_dl.h"
+
+
 def read_symbols(library: Path, which: str) -> set[str]:
     command = ["nm", "-D", which, str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -109,10 +112,9 @@ def test_exports_are_the_header(library):
     header = (RUNTIME / "include/cuvil.h").read_text()
     declared = set(re.findall(r"^CUVIL_API [^;(]*?(cuvil_\w+)\(", header, flags=re.M))
     assert read_symbols(library, "--defined-only") == declared
-    members = (RUNTIME / "include/cuvil_dl.h").read_text().split("#define CUVIL_FUNCTIONS")[1]
-    assert {
-        f"cuvil_{name}" for name in re.findall(r"F\((\w+)\)", members.split("#define")[0])
-    } == declared
+    lists = re.split(r"#define CUVIL_(?:ADAPTER_)?FUNCTIONS", DL_HEADER.read_text())[1:3]
+    members = [m for text in lists for m in re.findall(r"F\((\w+)\)", text.split("#define")[0])]
+    assert {f"cuvil_{name}" for name in members} == declared
 
 
 def test_needs_the_c_library_alone(library):

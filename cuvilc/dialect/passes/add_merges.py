@@ -45,8 +45,8 @@ def _fits(operation: Operation) -> bool:
 def _kernel(program: Program, operation: Operation, known: dict[str, str]) -> str:
     """The name of the kernel that merges a change into this form of parameter."""
     t, axis = ir.type_of(operation.results[0]), ir.attrs(operation)["out_axis"]
-    outputs = int(t.shape[axis])  # type: ignore[arg-type]
-    rows = prod(int(d) for i, d in enumerate(t.shape) if i != axis)  # type: ignore[arg-type]
+    outputs = t.static_shape[axis]
+    rows = prod(d for i, d in enumerate(t.static_shape) if i != axis)
     panels, rank = ceildiv(outputs, PANEL), symbol("s0")
     types = [
         t, TensorType((rank, rows)), TensorType((panels, rank, PANEL)),

@@ -186,7 +186,7 @@ class Graph:
         Parameters among them must have their outputs along that axis.
         """
         key = "+".join(self.key(v) for v in values)
-        arrays = [self.program.weight_array(v) for v in values]
+        arrays: list[Any] = [self.program.weight_array(v) for v in values]
         parts, start = [], 0
         for value, array in zip(values, arrays, strict=True):
             node = self.producers[value]

@@ -40,8 +40,8 @@ class _Merge:
     def __init__(self, region: Region, chip: Chip, name: str, anchor: Any, packed: bool) -> None:
         self.chip, self.packed = chip, packed
         t, axis = ir.type_of(anchor.operands[0]), ir.attrs(anchor)["out_axis"]
-        self.outputs = int(t.shape[axis])  # type: ignore[arg-type]
-        self.rows = prod(int(d) for i, d in enumerate(t.shape) if i != axis)  # type: ignore[arg-type]
+        self.outputs = t.static_shape[axis]
+        self.rows = prod(d for i, d in enumerate(t.static_shape) if i != axis)
         self.rank: Dim = ir.type_of(anchor.operands[1]).shape[0]
         self.panels = ceildiv(self.outputs, PANEL)
         self.emitter = Emitter(region, name)

@@ -1,0 +1,291 @@
+"""An adapter as the runtime reads it: a .cuvla file, or a part of the package it was built with.
+
+The record layout is runtime/src/adapter.h. An adapter is made for one package: its entries name
+the package's exchangeable weights by number, and its factors lie as the package's kernels read
+them, so that putting it to use is arithmetic alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+from zlib import adler32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cuvilc.adapter import Adapter, LowRank, ModuleChange
+from cuvilc.dialect.types import to_layout
+from cuvilc.package.plan import Adaptable, Part
+
+MAGIC = 0x5044414C49565543  # "CUVILADP"
+VERSION = 1
+PANEL = 32
+HEADER = Struct("<QIIQ32s32sIIII24x")
+ENTRY = Struct("<IIIIIIQQQ")
+WHOLE, FACTORS = 0, 1
+_ALIGN = 64
+_CHECKSUM_AT = 8 + 4 + 4 + 8 + 32 + 32 + 12
+
+Array = NDArray[Any]
+Key = tuple[str, str]  # module and parameter
+
+
+def fingerprint(table: Sequence[Adaptable], weights_sha256: str) -> bytes:
+    """What ties an adapter to a package: SHA-256 of the exchangeable weights' table and of all
+    weights.
+    """
+    text = json.dumps([a.describe() for a in table], sort_keys=True)
+    return hashlib.sha256(text.encode() + bytes.fromhex(weights_sha256)).digest()
+
+
+def changed(change: ModuleChange) -> list[str]:
+    """The parameters of its module that a change is about."""
+    low = change.low_rank
+    names = set(change.replaced)
+    if low is not None:
+        names |= {"weight"} | ({"bias"} if low.bias is not None else set())
+    return sorted(names)
+
+
+def encode(
+    adapter: Adapter,
+    changes: Mapping[str, ModuleChange],
+    table: Sequence[Adaptable],
+    read: Callable[[int], Array],
+    base: bytes,
+) -> bytes:
+    """The adapter for the package with this table and fingerprint `base`.
+
+    `changes`: by the module's name in the table; every parameter of each must be there
+    (`missing`). `read(i)`: the logical array of exchangeable weight i as the package has it.
+    """
+    writer = _Writer(adapter.name)
+    for number, site in enumerate(table):
+        parts = [p for p in site.parts if p.parameter in _of(changes.get(p.module))]
+        if parts:
+            for entry in _entries(number, site, parts, changes, read):
+                writer.add(entry)
+    return writer.finish(base, bytes.fromhex(adapter.sha256))
+
+
+def missing(changes: Mapping[str, ModuleChange], table: Sequence[Adaptable]) -> list[Key]:
+    """What the adapter changes and the package cannot exchange."""
+    known = {(p.module, p.parameter) for a in table for p in a.parts}
+    wanted = [(m, p) for m, change in changes.items() for p in changed(change)]
+    return [key for key in wanted if key not in known]
+
+
+def _of(change: ModuleChange | None) -> list[str]:
+    return changed(change) if change is not None else []
+
+
+@dataclass(frozen=True)
+class _Entry:
+    site: int
+    kind: int
+    module: str
+    a: Array
+    b: Array | None = None
+    gain: Array | None = None
+    rank: int = 0
+    first: int = 0
+    panels: int = 0
+
+
+def _entries(
+    number: int,
+    site: Adaptable,
+    parts: Sequence[Part],
+    changes: Mapping[str, ModuleChange],
+    read: Callable[[int], Array],
+) -> list[_Entry]:
+    lows = [_factors_alone(changes[p.module], p) for p in parts]
+    if site.kernel is not None and all(low is not None for low in lows):
+        pieces = [
+            _piece(site, p, low, number, read) for p, low in zip(parts, lows, strict=True) if low
+        ]
+        return _separate(number, site, sorted(pieces, key=lambda p: p.first))
+    names = " + ".join(p.module for p in parts)
+    return [_Entry(number, WHOLE, names, _whole(site, parts, changes, read(number)))]
+
+
+def _factors_alone(change: ModuleChange, part: Part) -> LowRank | None:
+    """The factors, where the parameter is a weight that nothing else replaces."""
+    if part.parameter != "weight" or "weight" in change.replaced or not part.kind:
+        return None
+    return change.low_rank
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Factors of one part in the package's panels: a [r, rows], b [panels, r, 32]."""
+
+    module: str
+    a: NDArray[np.float32]
+    b: NDArray[np.float32]
+    gain: NDArray[np.float32] | None
+    first: int
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.b)
+
+
+def _piece(
+    site: Adaptable, part: Part, low: LowRank, number: int, read: Callable[[int], Array]
+) -> _Piece:
+    a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
+    b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
+    gain = None
+    if low.magnitude is not None:
+        norm = _norms(_part_of(read(number), site, part), site.out_axis, a, b)
+        gain = np.asarray(low.magnitude, np.float64).reshape(-1) / norm
+        b = b * gain[:, None]
+    whole = site.layout == ""  # a row-major weight is merged as a whole
+    begin = 0 if whole else part.start // PANEL
+    end = -(-(site.shape[site.out_axis] if whole else part.start + part.size) // PANEL)
+    columns = np.zeros(((end - begin) * PANEL, b.shape[1]))
+    at = part.start - begin * PANEL
+    columns[at : at + part.size] = b
+    gains = None
+    if gain is not None:
+        gains = np.ones(len(columns), np.float32)
+        gains[at : at + part.size] = gain
+    panels = columns.reshape(end - begin, PANEL, -1).transpose(0, 2, 1)
+    return _Piece(
+        part.module, a.astype(np.float32), np.ascontiguousarray(panels, np.float32), gains, begin
+    )
+
+
+def _part_of(array: Array, site: Adaptable, part: Part) -> Array:
+    return np.take(array, range(part.start, part.start + part.size), site.out_axis)
+
+
+def _norms(w: Array, out_axis: int, a: Array, b: Array) -> NDArray[np.float64]:
+    """‖W + ΔW‖ of each output."""
+    rows = np.moveaxis(w, out_axis, 0).reshape(w.shape[out_axis], -1).astype(np.float64)
+    result: NDArray[np.float64] = np.linalg.norm(rows + b @ a, axis=1)
+    return result
+
+
+def _separate(number: int, site: Adaptable, pieces: list[_Piece]) -> list[_Entry]:
+    """Entries that share no panel: pieces that meet in one become one piece of all their ranks."""
+    joined: list[_Piece] = []
+    for piece in pieces:
+        if joined and piece.first < joined[-1].end:
+            joined[-1] = _both(joined[-1], piece)
+        else:
+            joined.append(piece)
+    return [
+        _Entry(number, FACTORS, p.module, p.a, p.b, p.gain, len(p.a), p.first, len(p.b))
+        for p in joined
+    ]
+
+
+def _both(x: _Piece, y: _Piece) -> _Piece:
+    first, end = min(x.first, y.first), max(x.end, y.end)
+    b = np.zeros((end - first, len(x.a) + len(y.a), PANEL), np.float32)
+    b[x.first - first : x.end - first, : len(x.a)] = x.b
+    b[y.first - first : y.end - first, len(x.a) :] = y.b
+    gain = None
+    if x.gain is not None or y.gain is not None:
+        gain = np.ones((end - first) * PANEL, np.float32)
+        for p in (x, y):
+            if p.gain is not None:
+                gain[(p.first - first) * PANEL : (p.end - first) * PANEL] *= p.gain
+    return _Piece(f"{x.module} + {y.module}", np.concatenate([x.a, y.a]), b, gain, first)
+
+
+def _whole(
+    site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
+) -> Array:
+    """The weight with all changes, as the package would hold it."""
+    made = np.array(base)
+    line = np.moveaxis(made, site.out_axis, 0) if made.ndim else made.reshape(1)
+    for part in parts:
+        span = slice(part.start, part.start + part.size)
+        line[span] = _changed_part(line[span], part, changes[part.module])
+    return to_layout(made, site.layout)
+
+
+def _changed_part(w: Array, part: Part, change: ModuleChange) -> Array:
+    """The part with its outputs first, changed, in float64; assignment rounds it once."""
+    value: Array = w
+    if part.parameter in change.replaced:
+        value = np.asarray(change.replaced[part.parameter])
+        turned = part.kind == "embedding" or change.fan_in_fan_out
+        if part.parameter == "weight" and part.kind and turned:
+            value = np.moveaxis(value, -1, 0)
+    low = change.low_rank
+    if low is not None and part.parameter == "bias" and low.bias is not None:
+        value = value.astype(np.float64) + np.asarray(low.bias, np.float64) * low.scale
+    if low is not None and part.parameter == "weight":
+        a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
+        b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
+        rows = value.astype(np.float64).reshape(part.size, -1) + b @ a
+        if low.magnitude is not None:
+            norm = np.linalg.norm(rows, axis=1)
+            rows *= (np.asarray(low.magnitude, np.float64).reshape(-1) / norm)[:, None]
+        value = rows.reshape(w.shape)
+    return value.reshape(w.shape)
+
+
+@dataclass
+class _Writer:
+    """Entries and tensors, then the bytes of all."""
+
+    name: str
+    entries: list[tuple[_Entry, list[int]]] = field(default_factory=list)
+    tensors: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, entry: _Entry) -> None:
+        places = [self._put(t) for t in (entry.a, entry.b, entry.gain)]
+        self.entries.append((entry, places))
+
+    def _put(self, tensor: Array | None) -> int:
+        """Offset among the tensors; -1 for none."""
+        if tensor is None:
+            return -1
+        self._pad()
+        at = self.size
+        data = np.ascontiguousarray(tensor)
+        self.tensors.append(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes())
+        self.size += len(self.tensors[-1])
+        return at
+
+    def _pad(self) -> None:
+        self.tensors.append(bytes(-self.size % _ALIGN))
+        self.size += len(self.tensors[-1])
+
+    def finish(self, base: bytes, source: bytes) -> bytes:
+        strings, offsets = bytearray(), {}
+        for text in [self.name, *(e.module for e, _ in self.entries)]:
+            if text not in offsets:
+                offsets[text] = len(strings)
+                strings += text.replace("\0", "\ufffd").encode("utf-8", "replace") + b"\0"
+        tables = HEADER.size + len(self.entries) * ENTRY.size + len(strings)
+        first = -(-tables // _ALIGN) * _ALIGN
+        rows = [
+            ENTRY.pack(
+                e.site, e.kind, e.rank, e.first, e.panels, offsets[e.module],
+                *(0 if at < 0 else first + at for at in places),
+            )
+            for e, places in self.entries
+        ]  # fmt: skip
+        rank = max((e.rank for e, _ in self.entries), default=0)
+        header = HEADER.pack(
+            MAGIC, VERSION, len(rows), first + self.size, base, source, offsets[self.name],
+            len(strings), rank, 0,
+        )  # fmt: skip
+        head = bytearray(b"".join([header, *rows, bytes(strings), bytes(first - tables)]))
+        checksum = adler32(head)
+        for tensor in self.tensors:
+            checksum = adler32(tensor, checksum)
+        head[_CHECKSUM_AT : _CHECKSUM_AT + 4] = checksum.to_bytes(4, "little")
+        return b"".join([head, *self.tensors])

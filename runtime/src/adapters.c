@@ -1,0 +1,294 @@
+/* Adapters of a model: read and checked once, listed by name, loaded from files and let go of. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define BAD(...) cuvil_fail(CUVIL_ERROR_ADAPTER, __VA_ARGS__)
+
+static const cuvil_adapter_entry *entries_of(const cuvil_adapter_header *header)
+{
+    return (const cuvil_adapter_entry *)(header + 1);
+}
+
+static const char *strings_of(const cuvil_adapter_header *header)
+{
+    return (const char *)(entries_of(header) + header->entry_count);
+}
+
+static cuvil_status check_header(const cuvil_model *model, const cuvil_adapter_header *header,
+                                 uint64_t bytes, const char *place)
+{
+    if (bytes < sizeof *header || header->magic != CUVIL_ADAPTER_MAGIC)
+        return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", place);
+    if (header->version != CUVIL_ADAPTER_VERSION)
+        return BAD("adapter `%s`: format %u, this runtime reads %u", place, header->version,
+                   CUVIL_ADAPTER_VERSION);
+    if (header->bytes != bytes)
+        return BAD("adapter `%s`: %llu bytes, its header says %llu", place,
+                   (unsigned long long)bytes, (unsigned long long)header->bytes);
+    uint64_t table = header->entry_count * sizeof(cuvil_adapter_entry) + sizeof *header;
+    if (table > bytes || header->string_bytes == 0 || header->string_bytes > bytes - table ||
+        strings_of(header)[header->string_bytes - 1] != '\0' ||
+        header->name >= header->string_bytes)
+        return BAD("adapter `%s`: its tables do not fit into its %llu bytes", place,
+                   (unsigned long long)bytes);
+    uint32_t sum = cuvil_adapter_sum(header);
+    if (sum != header->checksum)
+        return BAD("adapter `%s`: its checksum is %08x, the header says %08x", place, sum,
+                   header->checksum);
+    if (memcmp(header->base, model->lora->fingerprint, sizeof header->base) != 0)
+        return BAD("adapter `%s` was built for another package: base %02x%02x%02x%02x, this one "
+                   "is %02x%02x%02x%02x",
+                   place, header->base[0], header->base[1], header->base[2], header->base[3],
+                   model->lora->fingerprint[0], model->lora->fingerprint[1],
+                   model->lora->fingerprint[2], model->lora->fingerprint[3]);
+    return CUVIL_OK;
+}
+
+/* Whether `bytes` from `offset` on are in the file and aligned. */
+static bool inside(const cuvil_adapter_header *header, uint64_t offset, uint64_t bytes)
+{
+    return offset % 64 == 0 && offset <= header->bytes && bytes <= header->bytes - offset;
+}
+
+static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *header, uint32_t i)
+{
+    const cuvil_adapter_entry *entry = &entries_of(header)[i], *before = entry - 1;
+    if (entry->site >= model->adaptable_count || entry->module >= header->string_bytes)
+        return false;
+    const cuvil_adaptable *site = &model->adaptable[entry->site];
+    if (i > 0 && (before->site > entry->site ||
+                  (before->site == entry->site &&
+                   (entry->kind == CUVIL_ADAPTER_WHOLE || before->kind == CUVIL_ADAPTER_WHOLE ||
+                    entry->first_panel < before->first_panel + before->panels))))
+        return false;
+    if (entry->kind == CUVIL_ADAPTER_WHOLE)
+        return inside(header, entry->a, site->bytes);
+    uint32_t panels = cuvil_panels(site);
+    if (entry->kind != CUVIL_ADAPTER_FACTORS || site->kernel == CUVIL_NONE || entry->rank == 0 ||
+        entry->rank > header->rank || entry->panels == 0 || entry->first_panel > panels ||
+        entry->panels > panels - entry->first_panel)
+        return false;
+    if (!site->packed && entry->panels != panels)
+        return false;
+    uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL, rank = entry->rank;
+    return inside(header, entry->a, rank * site->rows * sizeof(float)) &&
+           inside(header, entry->b, rank * columns * sizeof(float)) &&
+           (entry->gain == 0 || inside(header, entry->gain, columns * sizeof(float)));
+}
+
+/* Check an adapter's bytes and list it under `name` (NULL: its own). Takes the mapping over. */
+static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, const char *place,
+                          const char *name, void *mapped)
+{
+    const cuvil_adapter_header *header = data;
+    cuvil_status status = check_header(model, header, bytes, place);
+    for (uint32_t i = 0; status == CUVIL_OK && i < header->entry_count; i++)
+        if (!good_entry(model, header, i))
+            status = BAD("adapter `%s`: entry %u is malformed or does not fit this package", place,
+                         i);
+    if (status != CUVIL_OK)
+        return status;
+    cuvil_adapter *adapter = calloc(1, sizeof *adapter);
+    char *copy = strdup(name != NULL ? name : strings_of(header) + header->name);
+    if (adapter == NULL || copy == NULL) {
+        free(adapter);
+        free(copy);
+        return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", place);
+    }
+    *adapter = (cuvil_adapter){.name = copy,
+                               .header = header,
+                               .entries = entries_of(header),
+                               .mapped = mapped};
+    pthread_mutex_lock(&model->lock);
+    if (cuvil_find_adapter(model, copy) != NULL)
+        status = BAD("an adapter `%s` is loaded already: unload it, or load this one under another "
+                     "name",
+                     copy);
+    else {
+        cuvil_adapter **last = &model->adapters;
+        while (*last != NULL)
+            last = &(*last)->next;
+        *last = adapter;
+    }
+    pthread_mutex_unlock(&model->lock);
+    if (status != CUVIL_OK) {
+        free(adapter->name);
+        free(adapter);
+    }
+    return status;
+}
+
+/* The adapters that came with the package. */
+cuvil_status cuvil_list_adapters(cuvil_model *model)
+{
+    const unsigned char *data = model->adapter_data;
+    uint64_t left = model->adapter_bytes;
+    cuvil_status status = CUVIL_OK;
+    while (status == CUVIL_OK && left >= sizeof(cuvil_adapter_header)) {
+        uint64_t bytes = ((const cuvil_adapter_header *)data)->bytes;
+        uint64_t step = (bytes + 63) & ~(uint64_t)63;
+        if (bytes > left || step < bytes)
+            return BAD("corrupt package: an adapter has %llu bytes of %llu",
+                       (unsigned long long)bytes, (unsigned long long)left);
+        status = enter(model, data, bytes, "of the package", NULL, NULL);
+        left -= step < left ? step : left;
+        data += step;
+    }
+    return status;
+}
+
+cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name)
+{
+    cuvil_adapter *adapter = model->adapters;
+    while (adapter != NULL && strcmp(adapter->name, name) != 0)
+        adapter = adapter->next;
+    return adapter;
+}
+
+static void drop(cuvil_adapter *adapter)
+{
+    if (adapter->mapped != NULL)
+        munmap(adapter->mapped, adapter->header->bytes);
+    free(adapter->name);
+    free(adapter);
+}
+
+void cuvil_drop_adapters(cuvil_model *model)
+{
+    while (model->adapters != NULL) {
+        cuvil_adapter *next = model->adapters->next;
+        drop(model->adapters);
+        model->adapters = next;
+    }
+}
+
+static cuvil_status need_adapters(const cuvil_model *model, const char *function)
+{
+    if (model == NULL)
+        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s: the model is NULL", function);
+    if (model->adaptable_count == 0)
+        return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
+                          "this package takes no adapters: it was not built with --lora swap");
+    return CUVIL_OK;
+}
+
+cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name)
+{
+    cuvil_status status = need_adapters(model, "cuvil_load_adapter");
+    if (status == CUVIL_OK && path == NULL)
+        status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_load_adapter: the path is NULL");
+    if (status != CUVIL_OK)
+        return status;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+        int error = file < 0 ? errno : EINVAL;
+        if (file >= 0)
+            close(file);
+        return BAD("adapter `%s` cannot be read: %s", path, strerror(error));
+    }
+    uint64_t bytes = (uint64_t)about.st_size;
+    void *data = bytes == 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (data == MAP_FAILED)
+        return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", path);
+    status = enter(model, data, bytes, path, name, data);
+    if (status != CUVIL_OK)
+        munmap(data, bytes);
+    return status;
+}
+
+cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name)
+{
+    cuvil_status status = need_adapters(model, "cuvil_unload_adapter");
+    if (status == CUVIL_OK && name == NULL)
+        status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_unload_adapter: the name is NULL");
+    if (status != CUVIL_OK)
+        return status;
+    pthread_mutex_lock(&model->swapping);
+    pthread_mutex_lock(&model->lock);
+    cuvil_adapter *adapter = cuvil_find_adapter(model, name);
+    if (adapter == NULL)
+        status = cuvil_unknown_adapter(model, name);
+    else if (model->views[model->current].adapter == adapter)
+        status = BAD("adapter `%s` is in use: use another one, or none, before it is unloaded",
+                     name);
+    if (status == CUVIL_OK) {
+        cuvil_forget_views(model, adapter);
+        cuvil_adapter **link = &model->adapters;
+        while (*link != adapter)
+            link = &(*link)->next;
+        *link = adapter->next;
+        drop(adapter);
+    }
+    pthread_mutex_unlock(&model->lock);
+    pthread_mutex_unlock(&model->swapping);
+    return status;
+}
+
+cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name)
+{
+    char names[256] = "";
+    size_t used = 0;
+    for (const cuvil_adapter *a = model->adapters; a != NULL && used < sizeof names - 1;
+         a = a->next) {
+        size_t bytes = strlen(a->name);
+        bool fits = used + bytes + 3 < sizeof names;
+        if (used > 0 && fits) {
+            memcpy(names + used, ", ", 3);
+            used += 2;
+        }
+        if (!fits)
+            break;
+        memcpy(names + used, a->name, bytes + 1);
+        used += bytes;
+    }
+    return cuvil_fail(CUVIL_ERROR_NO_ADAPTER, "there is no adapter `%s`; loaded: %s", name,
+                      used > 0 ? names : "none");
+}
+
+int32_t cuvil_adapter_count(cuvil_model *model)
+{
+    int32_t count = 0;
+    if (model == NULL || model->adaptable_count == 0)
+        return 0;
+    pthread_mutex_lock(&model->lock);
+    for (const cuvil_adapter *a = model->adapters; a != NULL; a = a->next)
+        count++;
+    pthread_mutex_unlock(&model->lock);
+    return count;
+}
+
+cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index, cuvil_adapter_info *info)
+{
+    cuvil_status status = need_adapters(model, "cuvil_get_adapter");
+    if (status == CUVIL_OK && info == NULL)
+        status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_get_adapter: the result is NULL");
+    if (status != CUVIL_OK)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    const cuvil_adapter *adapter = model->adapters;
+    for (int32_t i = 0; adapter != NULL && i < index; i++)
+        adapter = adapter->next;
+    if (adapter == NULL || index < 0)
+        status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "there is no adapter number %d", index);
+    else {
+        *info = (cuvil_adapter_info){.rank = (int32_t)adapter->header->rank,
+                                     .tensors = (int32_t)adapter->header->entry_count,
+                                     .bytes = adapter->header->bytes,
+                                     .active =
+                                         model->views[model->current].adapter == adapter};
+        strncpy(info->name, adapter->name, sizeof info->name - 1);
+        memcpy(info->source, adapter->header->source, sizeof info->source);
+    }
+    pthread_mutex_unlock(&model->lock);
+    return status;
+}

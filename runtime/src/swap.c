@@ -1,0 +1,273 @@
+/* Which weights a run sees: the package's own, or those that an adapter made of them.
+ *
+ * A view is one state of all adaptable weights. View 0 is the package's, pristine and mapped; views
+ * 1 and 2 are shadows that take turns: while runs still read one, the next adapter is merged into
+ * the other, always from the pristine weights, so no trace of any adapter is left. A run holds the
+ * view that it began with.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cpu.h"
+#include "internal.h"
+
+enum { UNKNOWN = 0, PRISTINE = 1 }; /* what a shadow's panel holds beside the adapter's own */
+
+uint32_t cuvil_panels(const cuvil_adaptable *site)
+{
+    return (site->outputs + CUVIL_PANEL - 1) / CUVIL_PANEL;
+}
+
+static uint64_t panel_bytes(const cuvil_adaptable *site)
+{
+    return (uint64_t)site->rows * CUVIL_PANEL * sizeof(float);
+}
+
+static const unsigned char *pristine(const cuvil_model *model, uint32_t site)
+{
+    return model->weights + model->adaptable[site].place;
+}
+
+/* Tables for the views, when a model that takes adapters is opened. */
+cuvil_status cuvil_open_views(cuvil_model *model)
+{
+    pthread_mutex_init(&model->lock, NULL);
+    pthread_mutex_init(&model->swapping, NULL);
+    pthread_cond_init(&model->idle, NULL);
+    uint32_t count = model->adaptable_count, panels = 0;
+    if (count == 0)
+        return CUVIL_OK;
+    model->shadow_offsets = calloc(count, sizeof(uint64_t));
+    model->first_panels = calloc(count, sizeof(uint32_t));
+    for (int i = 0; i < CUVIL_VIEWS; i++)
+        model->views[i].places = calloc(count, sizeof(void *));
+    bool good = model->shadow_offsets != NULL && model->first_panels != NULL &&
+                model->views[0].places != NULL && model->views[1].places != NULL &&
+                model->views[2].places != NULL;
+    for (uint32_t i = 0; good && i < count; i++) {
+        model->shadow_offsets[i] = model->shadow_bytes;
+        model->shadow_bytes += (model->adaptable[i].bytes + 4095) & ~UINT64_C(4095);
+        model->first_panels[i] = panels;
+        panels += cuvil_panels(&model->adaptable[i]);
+        for (int j = 0; j < CUVIL_VIEWS; j++)
+            model->views[j].places[i] = pristine(model, i);
+    }
+    for (int i = 1; good && i < CUVIL_VIEWS; i++)
+        good = (model->views[i].panels = calloc(panels + 1, 1)) != NULL;
+    return good ? CUVIL_OK : cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for a model's views");
+}
+
+void cuvil_close_views(cuvil_model *model)
+{
+    cuvil_pool_destroy(model->pool);
+    for (int i = 0; i < CUVIL_VIEWS; i++) {
+        if (model->views[i].shadow != NULL)
+            munmap(model->views[i].shadow, model->shadow_bytes);
+        free(model->views[i].places);
+        free(model->views[i].panels);
+    }
+    free(model->ones);
+    free(model->shadow_offsets);
+    free(model->first_panels);
+    pthread_cond_destroy(&model->idle);
+    pthread_mutex_destroy(&model->swapping);
+    pthread_mutex_destroy(&model->lock);
+}
+
+const cuvil_view *cuvil_take_view(cuvil_model *model)
+{
+    pthread_mutex_lock(&model->lock);
+    cuvil_view *view = &model->views[model->current];
+    view->readers++;
+    pthread_mutex_unlock(&model->lock);
+    return view;
+}
+
+void cuvil_give_view(cuvil_model *model, const cuvil_view *taken)
+{
+    pthread_mutex_lock(&model->lock);
+    cuvil_view *view = &model->views[taken - model->views];
+    if (--view->readers == 0)
+        pthread_cond_broadcast(&model->idle);
+    pthread_mutex_unlock(&model->lock);
+}
+
+/* Views that hold the adapter hold nothing any more. The caller has the locks. */
+void cuvil_forget_views(cuvil_model *model, const cuvil_adapter *adapter)
+{
+    for (int i = 1; i < CUVIL_VIEWS; i++) {
+        cuvil_view *view = &model->views[i];
+        while (view->adapter == adapter && view->readers > 0)
+            pthread_cond_wait(&model->idle, &model->lock);
+        if (view->adapter == adapter)
+            view->adapter = NULL;
+    }
+}
+
+/* Everything that swaps allocate; once. */
+static cuvil_status prepare(cuvil_model *model)
+{
+    uint32_t panels = 1;
+    if (model->ones != NULL)
+        return CUVIL_OK;
+    for (uint32_t i = 0; i < model->adaptable_count; i++)
+        if (cuvil_panels(&model->adaptable[i]) > panels)
+            panels = cuvil_panels(&model->adaptable[i]);
+    float *ones = malloc((size_t)panels * CUVIL_PANEL * sizeof(float));
+    for (size_t i = 0; ones != NULL && i < (size_t)panels * CUVIL_PANEL; i++)
+        ones[i] = 1.0f;
+    bool good = ones != NULL;
+    for (int i = 1; good && i < CUVIL_VIEWS; i++) {
+        void *shadow = model->views[i].shadow;
+        if (shadow == NULL)
+            shadow = mmap(NULL, model->shadow_bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        good = shadow != MAP_FAILED;
+        if (good && model->views[i].shadow == NULL)
+            cuvil_prefer_huge_pages(shadow, model->shadow_bytes);
+        model->views[i].shadow = good ? shadow : NULL;
+    }
+    cuvil_status status = CUVIL_OK;
+    if (good && model->pool == NULL && cuvil_cpu_count() > 1)
+        status = cuvil_pool_create(cuvil_cpu_count(), &model->pool);
+    if (!good)
+        status = cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory: adapters need a copy of %llu bytes",
+                            (unsigned long long)model->shadow_bytes);
+    if (status != CUVIL_OK) {
+        free(ones);
+        return status;
+    }
+    model->ones = ones;
+    return CUVIL_OK;
+}
+
+/* Merge the factors of one entry into the shadow of its site. */
+static int32_t merge(cuvil_model *model, cuvil_view *view, const cuvil_adapter *adapter,
+                     const cuvil_adapter_entry *entry)
+{
+    const cuvil_adaptable *site = &model->adaptable[entry->site];
+    const unsigned char *data = (const unsigned char *)adapter->header;
+    uint64_t skip = site->packed ? entry->first_panel * panel_bytes(site) : 0;
+    void *buffers[] = {
+        (void *)(uintptr_t)(pristine(model, entry->site) + skip),
+        (void *)(uintptr_t)(data + entry->a),
+        (void *)(uintptr_t)(data + entry->b),
+        entry->gain != 0 ? (void *)(uintptr_t)(data + entry->gain) : model->ones,
+        view->shadow + model->shadow_offsets[entry->site] + skip,
+    };
+    int64_t rank = entry->rank;
+    cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + site->kernel];
+    if (model->pool == NULL)
+        return kernel(buffers, &rank, 0, entry->panels, NULL);
+    uint32_t used;
+    cuvil_job job = {kernel, buffers, &rank, entry->panels, NULL, 0};
+    return cuvil_pool_run(model->pool, &job, &used);
+}
+
+/* Panels of a site that the adapter leaves alone hold the package's own. */
+static void fill_panels(cuvil_model *model, cuvil_view *view, uint32_t site, uint32_t from,
+                        uint32_t to)
+{
+    uint64_t bytes = panel_bytes(&model->adaptable[site]);
+    uint8_t *known = view->panels + model->first_panels[site];
+    unsigned char *shadow = view->shadow + model->shadow_offsets[site];
+    for (uint32_t i = from; i < to; i++) {
+        if (known[i] != PRISTINE)
+            memcpy(shadow + i * bytes, pristine(model, site) + i * bytes, bytes);
+        known[i] = PRISTINE;
+    }
+}
+
+/* All places of the view as the adapter has them. Nobody reads the view meanwhile. */
+static cuvil_status fill(cuvil_model *model, cuvil_view *view, const cuvil_adapter *adapter)
+{
+    const cuvil_adapter_entry *entry = adapter->entries, *end = entry + adapter->header->entry_count;
+    for (uint32_t site = 0; site < model->adaptable_count; site++) {
+        view->places[site] = pristine(model, site);
+        if (entry == end || entry->site != site)
+            continue;
+        if (entry->kind == CUVIL_ADAPTER_WHOLE) {
+            view->places[site] = (const unsigned char *)adapter->header + entry->a;
+            entry++;
+            continue;
+        }
+        uint32_t done = 0, panels = cuvil_panels(&model->adaptable[site]);
+        for (; entry != end && entry->site == site; entry++) {
+            fill_panels(model, view, site, done, entry->first_panel);
+            done = entry->first_panel + entry->panels;
+            memset(view->panels + model->first_panels[site] + entry->first_panel, UNKNOWN,
+                   entry->panels);
+            if (merge(model, view, adapter, entry) != 0)
+                return cuvil_fail(CUVIL_ERROR_KERNEL, "adapter `%s`: merging it failed",
+                                  adapter->name);
+        }
+        fill_panels(model, view, site, done, panels);
+        view->places[site] = view->shadow + model->shadow_offsets[site];
+    }
+    return CUVIL_OK;
+}
+
+/* The shadow that holds the adapter already, else one that is not in use. The caller has the
+ * locks. */
+static cuvil_view *choose(cuvil_model *model, const cuvil_adapter *adapter)
+{
+    cuvil_view *first = &model->views[1], *second = &model->views[2];
+    if (first->adapter == adapter || second->adapter == adapter)
+        return first->adapter == adapter ? first : second;
+    if (model->current != 0)
+        return model->current == 1 ? second : first;
+    return second->readers == 0 && first->readers > 0 ? second : first;
+}
+
+static cuvil_status put_to_use(cuvil_model *model, const char *name)
+{
+    pthread_mutex_lock(&model->lock);
+    cuvil_adapter *adapter = cuvil_find_adapter(model, name);
+    cuvil_status status = adapter == NULL ? cuvil_unknown_adapter(model, name) : CUVIL_OK;
+    if (status == CUVIL_OK)
+        status = prepare(model);
+    cuvil_view *view = NULL;
+    bool ready = false;
+    if (status == CUVIL_OK) {
+        view = choose(model, adapter);
+        ready = view->adapter == adapter;
+        while (!ready && view->readers > 0)
+            pthread_cond_wait(&model->idle, &model->lock);
+        if (!ready)
+            view->adapter = NULL;
+    }
+    pthread_mutex_unlock(&model->lock);
+    if (status == CUVIL_OK && !ready)
+        status = fill(model, view, adapter);
+    if (status != CUVIL_OK)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    if (!ready)
+        view->serial = ++model->serials;
+    view->adapter = adapter;
+    model->current = (uint32_t)(view - model->views);
+    pthread_mutex_unlock(&model->lock);
+    return CUVIL_OK;
+}
+
+cuvil_status cuvil_use_adapter(cuvil_model *model, const char *name)
+{
+    if (model == NULL)
+        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_use_adapter: the model is NULL");
+    if (model->adaptable_count == 0 && name != NULL)
+        return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
+                          "this package takes no adapters: it was not built with --lora swap");
+    pthread_mutex_lock(&model->swapping);
+    cuvil_status status = CUVIL_OK;
+    if (name != NULL)
+        status = put_to_use(model, name);
+    else {
+        pthread_mutex_lock(&model->lock);
+        model->current = 0;
+        pthread_mutex_unlock(&model->lock);
+    }
+    pthread_mutex_unlock(&model->swapping);
+    return status;
+}
