@@ -35,7 +35,7 @@ and give the file to `cuvil.compile`.
 )
 _OPTIONS = (
     "target", "cpu", "shapes", "dims", "elements", "jobs", "use_cache", "verify", "vectors",
-    "precision",
+    "precision", "adapters", "lora", "adapter_map", "base_weights", "lora_modules",
 )  # fmt: skip
 _LATER = ("accelerate", "mlir")
 
@@ -48,14 +48,18 @@ def compile(
     model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays,
     or a dict by name; the model is run on it once, so that what does not fit shows here. options:
     those of BuildRequest (target, cpu, shapes, dims, elements, jobs, use_cache, verify, vectors,
-    precision), such as dims={"batch": (1, 8), "height": 224, "seq": (1, None)}. The package lives
-    in a temporary folder until the model is collected; `cuvilc build` makes one to keep. Raises
-    cuvil.CuvilError.
+    precision, adapters, lora, adapter_map, base_weights, lora_modules), such as
+    dims={"batch": (1, 8), "height": 224, "seq": (1, None)} or adapters=["./sql-lora"]; a pair of
+    path and name gives an adapter another name. The package lives in a temporary folder until the
+    model is collected; `cuvilc build` makes one to keep. Raises cuvil.CuvilError.
     """
     cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
         raise TypeError(f"compile() has no option `{unknown[0]}`; it has {', '.join(_OPTIONS)}")
+    options["adapters"] = [_adapter(a) for a in options.get("adapters", ())]
+    for name in ("adapter_map", "base_weights"):
+        options[name] = Path(options[name]) if options.get(name) else None
     options["dims"] = {n: _range(n, given) for n, given in options.get("dims", {}).items()}
     folder = Path(tempfile.mkdtemp(prefix="cuvil-"))
     try:
@@ -79,6 +83,12 @@ def _range(name: str, given: Any) -> tuple[int, int | None]:
         case (int() as lo, int() | None as hi):
             return lo, hi
     raise TypeError(f"dims[{name!r}] is {given!r}; give a size, or (least, greatest or None)")
+
+
+def _adapter(given: Any) -> tuple[Path, str]:
+    """A path, or a pair of path and name."""
+    path, name = given if isinstance(given, tuple) else (given, "")
+    return Path(path), name
 
 
 def _build_and_load(

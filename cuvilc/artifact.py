@@ -197,7 +197,7 @@ class Metadata(TypedDict):
     symbols: list[Symbol]
     inputs: list[Port]
     outputs: list[Port]
-    adapters: list[dict[str, Any]]
+    adapters: list[dict[str, Any]]  # docs/metadata.md
     kernels: list[Kernel]
     memory: Memory
     weights: NotRequired[WeightsInfo]

@@ -7,11 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from cuvilc.cli_lora import adapter_lines, show_costs
 from cuvilc.cli_options import (
+    AdapterMapOption,
+    AdapterOption,
+    BaseWeightsOption,
     Format,
     FormatOption,
     JsonOption,
     QuietOption,
+    read_adapters,
     read_dims,
     read_elements,
     read_shapes,
@@ -21,6 +26,7 @@ from cuvilc.cli_progress import watching
 from cuvilc.cli_text import bytes_text, layer_text, port_text, range_text, size_text
 from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest
 from cuvilc.driver import build as build_package
+from cuvilc.driver_lora import MODES
 from cuvilc.driver_steps import AUTO_VECTORS
 
 _Option = typer.Option
@@ -77,6 +83,22 @@ Elements = Annotated[
         help="Tensors of a sequence input; 0: an optional one is absent. Repeatable.",
     ),
 ]
+Lora = Annotated[
+    str,
+    _Option(
+        "--lora",
+        metavar="|".join(MODES),
+        help="Adapters: in the weights, exchanged later, or each row its own. [default: fold]",
+    ),
+]
+LoraModules = Annotated[
+    str,
+    _Option(
+        "--lora-modules",
+        metavar="PATTERN",
+        help="Modules that get room for adapters that come later.",
+    ),
+]
 Jobs = Annotated[
     int | None, _Option("--jobs", min=1, metavar="N", help="Kernels at once. [default: all CPUs]")
 ]
@@ -128,6 +150,11 @@ def build(
     target: TargetName = "x86",
     cpu: Cpu = "",
     precision: Precision = "",
+    adapter: AdapterOption,
+    lora: Lora = "",
+    adapter_map: AdapterMapOption = None,
+    base_weights: BaseWeightsOption = None,
+    lora_modules: LoraModules = "",
     jobs: Jobs = None,
     no_cache: NoCache = False,
     verify: Verify = False,
@@ -151,6 +178,7 @@ def build(
       cuvilc build resnet18.onnx
       cuvilc build bert.onnx -o small.cuvil --dim batch=1..8 --dim seq=1..128
       cuvilc build net.onnx --shape image=1,3,224,224 --cpu host --verify
+      cuvilc build gpt2.onnx --adapter ./sql-lora   a LoRA adapter, folded into the weights
       cuvilc build net.onnx --dry-run           sizes, kernels, memory; no compiling
       cuvilc build net.onnx --explain-fusion    what was fused, what not and why
       cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
@@ -159,6 +187,8 @@ def build(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
         jobs or 0, not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run,
         dump_ir, dump_after, stop_after, emit, precision=precision,
+        adapters=read_adapters(adapter), lora=lora, adapter_map=adapter_map,
+        base_weights=base_weights, lora_modules=lora_modules,
     )  # fmt: skip
     _build(request, Output(json or format is Format.json, quiet), verbose, explain_fusion)
 
@@ -206,6 +236,8 @@ def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool
         out.text(f"// {name}\n{text}" if len(report.texts) > 1 or request.dump_after else text)
     if request.dry_run:
         _show_plan(report.summary, out)
+        if "lora" in report.summary:
+            show_costs(report.summary["lora"], out)
     elif report.package is not None:
         levels = ", ".join(x["name"] for x in report.metadata["target"]["levels"])
         kernels = report.kernels_built + report.kernels_cached
@@ -216,6 +248,8 @@ def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool
             f"  kernels  {kernels}: {report.kernels_built} built, {report.kernels_cached} cached"
         )
         out.text(f"  vectors  {report.metadata.get('vectors', {}).get('cases', 0)}")
+        for line in adapter_lines(report.metadata["adapters"]):
+            out.text(line)
         if report.checks:
             worst = max(c.error for c in report.checks)
             out.text(f"  verified {len(report.checks)} comparisons, largest error {worst:.2g}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cuvilc.cli_lora import adapter_lines, weights_table
 from cuvilc.cli_options import JsonOption, PackageArgument
 from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text, layer_text, port_text, range_text, size_text
@@ -40,6 +41,8 @@ def inspect(package: PackageArgument, all: All = False, json: JsonOption = False
     hidden = len(report["metadata"]["kernels"]) - _ROWS
     if hidden > 0 and not all:
         out.text(f"… {hidden} more kernels, see --all")
+    if all and (weights := weights_table(report["metadata"]["adapters"])):
+        out.draw(weights)
     out.draw(_files(report))
 
 
@@ -79,6 +82,7 @@ def _head(report: dict[str, Any]) -> list[str]:
     lines.append(f"  kernels  {totals['kernels']} in {totals['launches']} launches")
     cases = m.get("vectors", {}).get("cases", 0)
     lines.append(f"  vectors  {f'{cases}, for `cuvilc verify`' if cases else 'none'}")
+    lines += adapter_lines(m["adapters"])
     lines.append(f"  made by  cuvilc {m['compiler']['version']}, schema {m['schema_version']}")
     return lines
 

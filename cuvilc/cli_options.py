@@ -62,7 +62,29 @@ SizesOption = Annotated[
     ),
 ]
 
+AdapterOption = Annotated[
+    list[str],
+    typer.Option(
+        "--adapter",
+        metavar="DIR[:NAME]",
+        default_factory=list,
+        show_default=False,
+        help="A LoRA adapter, of PEFT or diffusers; repeatable.",
+    ),
+]
+AdapterMapOption = Annotated[
+    Path | None,
+    typer.Option("--adapter-map", metavar="MAP.json", help="Which module is which weight."),
+]
+BaseWeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--base-weights", metavar="FILE", help="The base's safetensors: weights found by value."
+    ),
+]
+
 MOST_ELEMENTS = 4096
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
 
@@ -116,6 +138,19 @@ def read_dims(texts: Sequence[str]) -> dict[str, tuple[int, int | None]]:
             raise _wrong("--dim", text, f"`{name}` is given twice", "one --dim for each size")
         dims[name] = (lo, hi)
     return dims
+
+
+def read_adapters(texts: Sequence[str]) -> tuple[tuple[Path, str], ...]:
+    """`DIR` or `DIR:NAME` → (path, name or ""). A path that exists is taken whole. CUV901."""
+    found = []
+    for text in texts:
+        path, colon, name = text.rpartition(":")
+        if not colon or Path(text).exists():
+            path, name = text, ""
+        if not path or (colon and path != text and not _NAME.fullmatch(name)):
+            raise _wrong("--adapter", text, f"`{name}` is not a name", "DIR or DIR:NAME")
+        found.append((Path(path), name))
+    return tuple(found)
 
 
 def read_sizes(texts: Sequence[str]) -> dict[str, int]:

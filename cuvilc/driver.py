@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cuvilc import __version__, driver_steps
+from cuvilc import __version__, driver_lora, driver_steps
 from cuvilc.diagnostics import CuvilError, define, fail
 from cuvilc.driver_steps import AUTO_VECTORS
 
@@ -49,6 +49,10 @@ class BuildRequest:
     input that is a sequence has; 0 for an optional input that is absent. `vectors`: test vectors to
     bundle, AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of
     progress.
+
+    adapters: (folder or file, name or ""). lora: what becomes of them, one of driver_lora.MODES; ""
+    is "fold". adapter_map, base_weights: what helps to find their places. lora_modules: which
+    modules of the base get room for adapters that come later.
     """
 
     model: Path
@@ -69,6 +73,11 @@ class BuildRequest:
     emit: str = ""
     report: Callable[[str, int, int, str], None] | None = None
     precision: str = ""
+    adapters: Sequence[tuple[Path, str]] = ()
+    lora: str = ""
+    adapter_map: Path | None = None
+    base_weights: Path | None = None
+    lora_modules: str = ""
 
 
 @dataclass
@@ -144,6 +153,8 @@ class _Build:
         self.now = ""  # the phase, or the pass, that is at work
         self.dumps = driver_steps.Dumps(request.dump_ir, request.dump_after, self.report.texts)
         self.context: Any = None
+        self.attached: driver_lora.Attached | None = None
+        self.costs: dict[str, Any] = {}
 
     def run(self) -> BuildReport:
         try:
@@ -167,6 +178,7 @@ class _Build:
         _known(request.stop_after, PHASES, "phase")
         _known(request.emit, tuple(EMITS), "form")
         _known(request.precision, PRECISIONS, "precision")
+        driver_lora.mode_of(request)
         if self.packs:
             from cuvilc.package.destination import check_destination  # noqa: PLC0415
 
@@ -188,9 +200,10 @@ class _Build:
         with self.phase("import"):
             program = load_model(request.model, request.shapes, request.dims, request.elements)
             self.report.program = program
+            self.attach(program)
         with self.phase("verify"):
             self.verify(program, "import")
-            self.report.summary = driver_steps.summary(program)
+            self.report.summary = driver_steps.summary(program) | self.costs
             self.emit("ai", program)
         if self.packs:
             self.make_vectors(program)
@@ -209,6 +222,20 @@ class _Build:
             self.report.texts |= self.options.texts
         with self.phase("pack"):
             self.pack(program, compiled)
+
+    def attach(self, program: Any) -> None:
+        """Put adapters into the program; a dry run learns what each way of it would cost."""
+        if self.request.adapters and self.request.report:
+            self.request.report("adapters", 0, 0, "")
+        self.attached = driver_lora.find(program, self.request)
+        if self.attached is None:
+            return
+        if self.request.dry_run:
+            from cuvilc.driver_lora_costs import compare  # noqa: PLC0415
+
+            with program:
+                self.costs = {"lora": compare(program, self.attached)}
+        driver_lora.attach(program, self.request, self.attached)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -229,7 +256,7 @@ class _Build:
         if self.context is None:
             from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
 
-            self.context = PassContext(precision=self.request.precision)
+            self.context = PassContext(precision=self.request.precision, progress=self._merged)
         for each in pipeline:
             if (each in lowering) != lower:
                 continue
@@ -277,6 +304,7 @@ class _Build:
     def pack(self, program: Any, compiled: Any) -> None:
         """Write the package; with `verify` into its place only if it computes rightly."""
         metadata = driver_steps.metadata(program, [p.NAME for p in _pipeline()[0]], __version__)
+        metadata["adapters"] = driver_lora.metadata(self.attached, self.context.merged)
         report = self.report
         if not self.request.verify:
             report.metadata = self.target.write(compiled, metadata, self.output, self.options)
@@ -300,6 +328,10 @@ class _Build:
         kernels = getattr(compiled, "kernels", {})
         self.report.kernels_cached = sum(k.cached for k in kernels.values())
         self.report.kernels_built = len(kernels) - self.report.kernels_cached
+
+    def _merged(self, done: int, total: int, module: str) -> None:
+        if self.request.report:
+            self.request.report("adapters", done, total, module)
 
     def _kernel_done(self, done: int, total: int, name: str) -> None:
         if self.request.report:

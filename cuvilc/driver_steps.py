@@ -155,19 +155,25 @@ def _integer_form(program: Any) -> Any:
     """The program, or a copy whose quantised layers are sums of integers, as kernels compute them.
 
     A value between two levels may fall on either when it is computed in another way; every layer
-    after it passes the difference on, and a deep model's outputs then differ by percents.
+    after it passes the difference on, and a deep model's outputs then differ by percents. Quantised
+    weights have their adapters in them: the levels that they then fall on are no rounding error.
     """
     from cuvilc.dialect import ir  # noqa: PLC0415
-    from cuvilc.dialect.passes import canonicalize, raise_integers  # noqa: PLC0415
+    from cuvilc.dialect.passes import canonicalize, merge_lora, raise_integers  # noqa: PLC0415
     from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
 
     with program:
         names = {o.name for o in ir.walk(ir.body(program.function("main")))}
-    if "ai.quantize_linear" not in names:
+    passes = []
+    if {"ai.lora", "ai.dequantize_linear"} <= names:
+        passes.append(merge_lora)
+    if "ai.quantize_linear" in names:
+        passes += [canonicalize, raise_integers]
+    if not passes:
         return program
     copy = ir.Program.parse(program.text(), dict(program.weights))
     copy.name = program.name
-    for each in (canonicalize, raise_integers):
+    for each in passes:
         each.run(copy, PassContext())
     return copy
 

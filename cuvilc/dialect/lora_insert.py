@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from cuvilc.adapter import Adapter, LowRank
 
 from . import ir
@@ -74,10 +76,15 @@ def _lora(
     if low.magnitude is not None:
         arrays["magnitude"] = low.magnitude.reshape(-1)
     with ir.after(source), ir.named(site.module):
-        factors = [ir.constant(program, a, f"{stem}.{name}") for name, a in arrays.items()]
+        factors = [ir.constant(program, _single(a), f"{stem}.{n}") for n, a in arrays.items()]
         made: ir.Value = ir.build(
             "ai.lora", value, *factors, scale=float(low.scale), out_axis=site.out_axis,
             start=site.start, adapter=adapter.name, module=site.module,
             apart=adapter.semantics.fusion_strategy == ADDITIVE, bits=bits,
         )  # fmt: skip
     return made
+
+
+def _single(array: Array) -> Array:
+    """Factors of 16 bits as float32, which holds each: the weights say how exact a program is."""
+    return array if array.dtype == np.float64 else array.astype(np.float32)

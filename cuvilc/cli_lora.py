@@ -1,0 +1,49 @@
+"""What commands show of adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cuvilc.cli_output import Output, table
+from cuvilc.cli_text import bytes_text, count_text
+
+
+def adapter_lines(adapters: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each adapter of a package: its form, and what its weights lost by it at most."""
+    for number, adapter in enumerate(adapters):
+        head = f"  {'adapters' if number == 0 else '':<8} "
+        ranks = ", ".join(map(str, adapter.get("ranks", ())))
+        modules = len(adapter.get("modules", ()))
+        line = f"{head}{adapter['name']}: {adapter['mode']}, {modules} modules"
+        line += f", rank {ranks}" if ranks else ""
+        worst = max((w["max_error"] for w in adapter.get("weights", ())), default=None)
+        yield line if worst is None else f"{line}, rounding error up to {worst:.2g} of max |W|"
+
+
+def weights_table(adapters: Sequence[dict[str, Any]]) -> Any:
+    """A row for each weight with adapters in it; None where there is none."""
+    weights = {w["name"]: w for a in adapters for w in a.get("weights", ())}
+    if not weights:
+        return None
+    rows = table("weight", "stored as", "max error", "of max |W|", "of the change", right=(2, 3, 4))
+    for name, w in weights.items():
+        share = w["rms_error"] / w["delta_rms"] if w["delta_rms"] else 0.0
+        rows.add_row(
+            name, w["dtype"], f"{w['max_abs_error']:.2g}", f"{w['max_error']:.2g}", f"{share:.2g}"
+        )
+    return rows
+
+
+def show_costs(costs: dict[str, Any], out: Output) -> None:
+    """The modes side by side, as a dry run compares them, and the one that is recommended."""
+    out.text(f"  adapters {', '.join(costs['adapters'])}")
+    rows = table("--lora", "package", "memory", "FLOP a row", "of a row", "swap", right=range(1, 6))
+    for mode, cost in costs["modes"].items():
+        swap = "build anew" if cost["swap_ms"] is None else f"{cost['swap_ms']:.3g} ms"
+        rows.add_row(
+            mode, f"+{bytes_text(cost['package_bytes'])}", f"+{bytes_text(cost['memory_bytes'])}",
+            count_text(cost["row_flops"]), f"{cost['row_overhead']:.2%}", swap,
+        )  # fmt: skip
+    out.draw(rows)
+    out.text(f"  recommended: --lora {costs['recommended']}: {costs['why']}")

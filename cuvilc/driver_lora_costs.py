@@ -1,0 +1,120 @@
+"""What each way of building adapters would cost: bytes, FLOPs, swap time, work per row of a batch.
+
+A row is what one product takes one vector of: a token of a text, a place of an image. Estimates for
+a dry run; `cuvilc bench` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from cuvilc.adapter import ModuleChange
+from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
+
+# Bytes of weights that a swap makes a second, on one thread: reading the base, adding B·A, writing.
+# Measured with NumPy's float32 on an x86-64-v4 server core at r = 16 (768 × 2304, 3.3 ms for 7.1 MB
+# with one BLAS thread); the product by B·A takes most of it, so it falls with the rank.
+SWAP_BYTES_PER_SECOND = 2.1e9
+SWAP_RANK = 16
+# What one core of such a server reaches in float32 products, for the time of a row.
+FLOPS_PER_SECOND = 5e10
+_SHORT_BATCH = 0.02  # of a row's work: below it, different adapters in one batch are cheap
+
+
+def compare(program: Any, attached: Attached) -> dict[str, Any]:
+    """The costs of each mode for these adapters, and the mode that is recommended, with the reason.
+
+    bytes: `package_bytes` more than the base package's; `memory_bytes` more when loaded.
+    """
+    low = [c.low_rank for a in attached.adapters for c in a.changes if c.low_rank is not None]
+    factors = 4 * sum(int(r.a.size + r.b.size) for r in low)
+    whole = sum(int(a.nbytes) for ad in attached.adapters for c in ad.changes
+                for a in c.replaced.values())  # fmt: skip
+    changed = _changed_bytes(attached)
+    base = _row_flops(program)
+    extra = max((sum(map(_work, a.changes)) for a in attached.adapters), default=0)
+    rank = max((r.rank for r in low), default=SWAP_RANK)
+    seconds = changed / SWAP_BYTES_PER_SECOND * max(rank / SWAP_RANK, 0.5)
+    overhead = extra / base if base else 0.0
+    row_seconds = extra / FLOPS_PER_SECOND
+    modes = {
+        FOLD: {"package_bytes": 0, "memory_bytes": 0, "row_flops": 0, "row_overhead": 0.0,
+               "swap_ms": None},
+        SWAP: {"package_bytes": factors + whole, "memory_bytes": factors + whole + changed,
+               "row_flops": 0, "row_overhead": 0.0, "swap_ms": round(seconds * 1e3, 3)},
+        BATCH: {"package_bytes": factors + whole, "memory_bytes": factors + whole,
+                "row_flops": extra, "row_overhead": round(overhead, 5), "swap_ms": 0.0},
+    }  # fmt: skip
+    crossover = round(seconds / row_seconds) if row_seconds else None
+    recommended, why = _recommend(len(attached.adapters), overhead, crossover)
+    return {
+        "adapters": [a.name for a in attached.adapters],
+        "changed_bytes": changed,
+        "base_row_flops": base,
+        "modes": modes,
+        "crossover_rows": crossover,
+        "recommended": recommended,
+        "why": why,
+    }
+
+
+def _recommend(count: int, overhead: float, crossover: int | None) -> tuple[str, str]:
+    if count == 1:
+        return FOLD, "one adapter, always the same: folded it costs nothing at run time"
+    rows = f"a swap takes as long as an adapter's work on {crossover} rows"
+    if overhead <= _SHORT_BATCH:
+        return BATCH, f"several adapters at {overhead:.1%} of the base's work; {rows}"
+    return SWAP, (
+        f"a batch would pay {overhead:.1%} more work in every row; {rows}: batch pays where "
+        "adapters change more often than that"
+    )
+
+
+def _work(change: ModuleChange) -> int:
+    """FLOPs of a row through A and B; a row of an embedding only looks up in A."""
+    low = change.low_rank
+    if low is None:
+        return 0
+    return 2 * int(low.b.size + (0 if change.kind == "embedding" else low.a.size))
+
+
+def _changed_bytes(attached: Attached) -> int:
+    """Bytes of the base's weights that some adapter changes, each counted once."""
+    from cuvilc.dialect import ir  # noqa: PLC0415
+    from cuvilc.dialect.types import item_bytes  # noqa: PLC0415
+
+    sizes: dict[Any, int] = {}
+    for site in attached.sites:
+        if site.parameter == "weight":
+            sizes[site.value] = prod(site.shape) * item_bytes(ir.type_of(site.value).dtype)
+    return sum(sizes.values())
+
+
+def _row_flops(program: Any) -> int:
+    """Multiplications and additions of one row through all products by weights."""
+    from cuvilc.dialect import ir  # noqa: PLC0415
+
+    total = 0
+    for operation in ir.walk(ir.body(program.function("main"))):
+        if operation.name in ("ai.matmul", "ai.conv", "ai.conv_transpose"):
+            total += 2 * max(_weights(operation.operands), default=0)
+        elif operation.name == "ai.matmul_nbits":
+            per_byte = 8 // ir.attrs(operation)["bits"]
+            total += 2 * per_byte * max(_weights(operation.operands[1:2]), default=0)
+    return total
+
+
+def _weights(values: Iterable[Any]) -> list[int]:
+    """Elements of each value that depends on no input."""
+    from cuvilc.dialect import ir  # noqa: PLC0415
+
+    found = []
+    for value in values:
+        t, source = ir.type_of(value), ir.defining(value)
+        while source is not None and len(source.operands):
+            source = ir.defining(source.operands[0])
+        if source is not None and source.name == "ai.constant" and t.is_static:
+            found.append(prod(int(d) for d in t.shape if isinstance(d, int)))
+    return found
