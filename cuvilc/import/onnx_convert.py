@@ -14,7 +14,7 @@ import numpy as np
 from cuvilc._mlir import ir as mlir
 from cuvilc.diagnostics import CuvilError, Diagnostic
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Expr, size, symbol, symbols
+from cuvilc.dialect.dims import Dim, Expr, equal, size, symbol, symbols
 from cuvilc.dialect.interpret import Interpreter
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops.structure import MOST
@@ -31,7 +31,7 @@ from .onnx_model import (
     schema_function,
     sort,
 )
-from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value
+from .onnx_node import Constrain, DataDependent, Node, UseDefinition, attribute_value, demand
 from .onnx_origins import Origins
 from .onnx_tensors import DTYPES, TensorReader
 from .onnx_values import MAX_KNOWN, Unknown, Val, computed_points, is_computed, parts, symbolic
@@ -59,6 +59,8 @@ class Converter:
         self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
         self.reserved: set[str] = set()  # names of sizes that the model or the options use
         self.invented: set[str] = set()  # symbols that the model does not name itself
+        self.binders: dict[str, ir.Operation] = {}  # computed symbol -> its ai.bind_size
+        self.below: dict[str, str] = {}  # what a number has above 0 -> what it has below
         self.assumed: dict[str, int] = {}  # If nodes decided by what follows -> their branch
 
     # Values.
@@ -95,17 +97,29 @@ class Converter:
         computed_points()[name] = bound
         return name
 
-    def forget_sizes(self, kept: int) -> None:
-        """Take back all computed symbols but the first `kept`: what used them is gone."""
+    def forget_sizes(self, kept: int, draft: ir.Operation) -> None:
+        """Take back the computed symbols after the first `kept`: `draft` is about to be erased.
+
+        Those that are bound outside it stay, as contents of the values around it.
+        """
         points = computed_points()
         for name in list(points)[kept:]:
+            binder = self.binders.get(name)
+            while binder is not None and binder != draft:
+                binder = binder.parent
+            if binder is None and name in self.binders:
+                continue
+            self.binders.pop(name, None)
+            self.below.pop(name, None)
             del points[name], self.program.ranges[name]
 
     def bind(self, val: Val, signed: bool) -> np.ndarray | None:
         """Make sizes of a small integer tensor that the model computes; None if it is no such.
 
         They are read right after the value is made, so that all its users can use them. A symbol
-        is never negative, so a number that may be is the difference of two.
+        is never negative, so a number that may be is the difference of two; so are those of a value
+        from outside the region: whether they may be negative is asked where they are used, since
+        that may never run.
         """
         small = val.type.is_static and val.type.rank < 2 and size(val.shape) <= MOST_BOUND
         if val.ssa is None or not small or val.dtype not in ("int64", "int32"):
@@ -115,13 +129,14 @@ class Converter:
             mlir.InsertionPoint.at_block_begin(val.ssa.owner) if owner is None
             else mlir.InsertionPoint.after(owner)
         )  # fmt: skip
+        outside = point.block != mlir.InsertionPoint.current.block
         shape = tuple(d for d in val.shape if isinstance(d, int))
         count = prod(shape)
         with point, ir.named(f"{val.key}.sizes"):
             values = val.ssa
             if val.dtype != "int64":
                 values = ir.build("ai.cast", values, dtype="int64")
-            if signed:
+            if signed or outside:
                 content = self._signed(values, count)
             else:
                 content = [symbol(self.bind_element(values, i)) for i in range(count)]
@@ -134,10 +149,20 @@ class Converter:
         above = ir.build("ai.maximum", values, zero)
         negated = ir.build("ai.neg", ir.build("ai.maximum", values, least))
         below = ir.build("ai.maximum", negated, zero)
-        return [
-            symbol(self.bind_element(above, i)) - symbol(self.bind_element(below, i))
-            for i in range(count)
-        ]
+        found: list[Dim] = []
+        for i in range(count):
+            name = self.bind_element(above, i)
+            self.below[name] = self.bind_element(below, i)
+            found.append(symbol(name) - symbol(self.below[name]))
+        return found
+
+    def unsigned(self, d: Dim, what: str) -> Dim:
+        """The size that a number of `_signed` is; the run is refused where it is negative."""
+        for name in symbols(d):
+            if name in self.below and d == symbol(name) - symbol(self.below[name]):
+                demand(equal(symbol(self.below[name]), 0), f"{what} negative")
+                return symbol(name)
+        return d
 
     def bind_element(self, values: ir.Value, index: int, most: int | None = None) -> str:
         """A symbol for one element of an int64 vector, bound at the current insertion point.
@@ -147,6 +172,7 @@ class Converter:
         bound: list[Any] = []
         name = self.new_size((0, most), lambda: mlir.InsertionPoint.after(bound[0]))
         bound.append(ir.create("ai.bind_size", values, symbol=name, index=index))
+        self.binders[name] = bound[0]
         return name
 
     def bind_dim(self, d: Dim) -> Dim:

@@ -75,8 +75,8 @@ class LoopDraft:
             moved = set() if values is None else self.moved(values)
             if values is not None and not moved:
                 return self.finish(draft, values)
+            self.converter.forget_sizes(kept, draft)
             draft.erase()
-            self.converter.forget_sizes(kept)
             if values is None:
                 return [None] * self.n.results
             del self.converter.errors[errors:]

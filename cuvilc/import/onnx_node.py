@@ -12,7 +12,7 @@ from cuvilc.dialect.dims import Dim, Expr, Shape, symbol, symbols
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.types import TensorType
 
-from .onnx_values import Val, is_computed, symbolic
+from .onnx_values import Val, bounds, is_computed, symbolic
 
 if TYPE_CHECKING:
     from .onnx_convert import Converter
@@ -117,7 +117,8 @@ class Node:
         if found is None:
             raise DataDependent(what)
         flat = found.reshape(-1).tolist()
-        return tuple(x if isinstance(x, Expr) else _whole(x, what) for x in flat)
+        sizes = tuple(x if isinstance(x, Expr) else _whole(x, what) for x in flat)
+        return sizes if signed else tuple(self.converter.unsigned(d, what) for d in sizes)
 
     def static(self, i: int, what: str) -> tuple[int, ...]:
         """Input i as plain integers. DataDependent otherwise."""
@@ -228,6 +229,18 @@ def attribute_value(a: Any, read_tensor: Any) -> Any:
         case _A.GRAPH:
             return a.g
     return None
+
+
+def demand(condition: Dim, message: str) -> None:
+    """The model is only valid where the condition, made of sizes, is 1: asked when the model runs.
+
+    ShapeError where it is known to be 0.
+    """
+    if isinstance(condition, int):
+        if not condition:
+            raise ShapeError(message)
+    elif bounds(condition)[0] < 1:
+        ai("require", condition=condition, message=message)
 
 
 def learn_bounds(a: Shape, b: Shape) -> None:

@@ -168,13 +168,21 @@ def _starts(lined: ir.Value) -> ir.Value:
 
 
 def computed_range(n: Node) -> ir.Value:
-    """start, start + delta, … below limit, for operands that the model computes."""
+    """start, start + delta, … below limit, for operands that the model computes.
+
+    A delta of 0 asks for -1 elements, so that the run is refused.
+    """
     start, limit, delta = (reshape(n[i], ()) for i in range(3))
     dtype = dtype_of(start)
     span = ai("elemwise_sub", cast(limit, "float64"), cast(start, "float64"))
+    if dtype == "int64":  # exact beyond 2⁵³, unless it overflows
+        near = ai("less", ai("abs", span), ir.full(2.0**62, (), "float64"))
+        span = ai("where", near, cast(ai("elemwise_sub", limit, start), "float64"), span)
     steps = ai("ceil", ai("elemwise_div", span, cast(delta, "float64")))
-    count = reshape(cast(ai("maximum", steps, ir.full(0.0, (), "float64")), "int64"), (1,))
-    length = computed_length(n, count)
+    count = cast(ai("maximum", steps, ir.full(0.0, (), "float64")), "int64")
+    still = ai("equal", delta, ir.full(0, (), dtype))
+    count = ai("where", still, ir.full(-1, (), "int64"), count)
+    length = computed_length(n, reshape(count, (1,)))
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     ramp = cast(ai("iota", shape=(length,), axis=0, dtype="int64", start=0, step=1), wide)
     moved = ai("elemwise_mul", ramp, cast(delta, wide))

@@ -21,6 +21,7 @@ from .onnx_node import (
     ai,
     axis,
     cast,
+    demand,
     dtype_of,
     learn_bounds,
     reshape,
@@ -104,8 +105,15 @@ def reshaped(before: Shape, target: Shape, allow_zero: bool) -> Shape:
 def _computed_target(before: Shape, sizes: list[Dim], allow_zero: bool) -> Shape:
     """The target where some sizes turn out to be 0 or -1 only when the model runs."""
     for i, d in enumerate(sizes):
-        if not isinstance(d, int) and not allow_zero and i < len(before):
+        if isinstance(d, int) or allow_zero:
+            continue
+        if i < len(before):
             sizes[i] = D.select(D.equal(d, 0), before[i], d)
+        else:
+            axes = f"{len(before)} axes do not have"
+            demand(1 - D.equal(d, 0), f"the target's 0 at {i} copies a size that {axes}")
+    holes = sum((D.equal(d, -1) for d in sizes), 0)
+    demand(D.less(holes, 2), "the target has more than one -1")
     total = D.product(before)
     target = []
     for i, d in enumerate(sizes):
@@ -174,9 +182,7 @@ def _require_broadcast(given: Shape, wanted: Shape) -> None:
     """Ask when the model runs what NumPy's rule asks of sizes that are known only then."""
     for a, b in zip(reversed(given), reversed(wanted), strict=False):
         fits = D.maximum(D.equal(a, b), D.maximum(D.equal(a, 1), D.equal(b, 1)))
-        if not isinstance(fits, int) and V.bounds(fits)[0] < 1:
-            message = f"{spell(given)} does not expand to {spell(wanted)}"
-            ai("require", condition=fits, message=message)
+        demand(fits, f"{spell(given)} does not expand to {spell(wanted)}")
 
 
 @importer("Expand")

@@ -6,6 +6,7 @@ from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
 from cuvilc.dialect.op import MANY, ShapeError
+from cuvilc.dialect.ops._rules import spell
 
 from . import onnx_values as V
 from ._table import importer
@@ -13,6 +14,7 @@ from .onnx_node import (
     Node,
     ai,
     axis,
+    demand,
     reshape,
     shape_of,
 )
@@ -132,8 +134,7 @@ def split_sizes(n: Node, total: Dim) -> list[Dim]:
 def split(n: Node) -> list[ir.Value]:
     at, sizes = n.axis(0), n.shape(0)
     parts = split_sizes(n, sizes[at])
-    if all(isinstance(d, int) for d in (*parts, sizes[at])) and sum(parts) != sizes[at]:
-        raise ShapeError(f"parts {parts} do not add up to {sizes[at]}")
+    demand(D.equal(sum(parts), sizes[at]), f"parts {spell(parts)} do not add up to {sizes[at]}")
     results: list[ir.Value] = []
     start: Dim = 0
     for part in parts:

@@ -90,6 +90,19 @@ static cuvil_status serve(cuvil_context *context, cuvil_follower follower, uint3
     return CUVIL_OK;
 }
 
+/* What the steps right after this BIND demand of its symbol: before memory is reserved for it. */
+static cuvil_status check_demands(const cuvil_context *context, const cuvil_step *step,
+                                  uint32_t epoch)
+{
+    const cuvil_model *model = context->model;
+    const cuvil_step *end = model->steps + model->step_count;
+    cuvil_status status = CUVIL_OK;
+    while (++step < end && step->kind == CUVIL_STEP_REQUIRE && status == CUVIL_OK)
+        if (model->epochs[model->operands[step->scalars]] == epoch)
+            status = cuvil_require(context, step);
+    return status;
+}
+
 cuvil_status cuvil_bind_computed(cuvil_context *context, const cuvil_step *step)
 {
     const cuvil_model *model = context->model;
@@ -109,9 +122,16 @@ cuvil_status cuvil_bind_computed(cuvil_context *context, const cuvil_step *step)
     context->symbols[step->target] = value;
     uint32_t epoch = step->target - model->input_symbols + 1;
     cuvil_status status = CUVIL_OK;
+    bool demanded = false;
     for (size_t i = model->follower_ends[epoch - 1];
-         i < model->follower_ends[epoch] && status == CUVIL_OK; i++)
-        status = serve(context, model->followers[i], epoch, layer);
+         i < model->follower_ends[epoch] && status == CUVIL_OK; i++) {
+        if (!demanded && model->followers[i].kind != CUVIL_FOLLOWER_EXPR) {
+            demanded = true; /* all expressions have their values */
+            status = check_demands(context, step, epoch);
+        }
+        if (status == CUVIL_OK)
+            status = serve(context, model->followers[i], epoch, layer);
+    }
     return status;
 }
 

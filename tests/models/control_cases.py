@@ -74,3 +74,63 @@ def two_sizes_appended_each_round(rng: np.random.Generator) -> Case:
     return proto, [
         {"x": floats(rng, n, 2), "trips": np.array(t)} for n, t in ((3, 2), (0, 3), (1, 1), (4, 5))
     ]
+
+
+@case
+def sizes_read_within_a_loop(rng: np.random.Generator) -> Case:
+    """The body, imported twice since a carried value grows, makes sizes of a value around it."""
+    proto = model(
+        [node("Loop", "trips _ seed", "y", body=body(
+            [node("Pad", "x pads", "p", mode="wrap"), node("Reshape", "p flat", "r"),
+             node("Concat", "kept r", "grown", axis=0)],
+            [port("kept", [None])], [port("grown", [None])],
+        ))],
+        [port("x", ["n", "m"]), port("pads", [4], INT64), port("trips", [], INT64)],
+        [port("y", [None])],
+        seed=floats(rng, 1), flat=np.array([-1]),
+    )  # fmt: skip
+    return proto, [
+        {"x": floats(rng, n, m), "pads": np.array(pads), "trips": np.array(trips)}
+        for n, m, pads, trips in (
+            (3, 2, [2, 0, 0, 1], 2),
+            (2, 3, [0, -1, 1, 2], 3),
+            (1, 1, [0] * 4, 0),
+        )
+    ]
+
+
+@case
+def numbers_of_a_branch_not_taken(rng: np.random.Generator) -> Case:
+    """They may be negative: the branch that would make sizes of them does not run."""
+    first = helper.make_graph([node("Expand", "x shape", "a")], "a", [], [port("a", None)])
+    second = helper.make_graph([node("Neg", "x", "b")], "b", [], [port("b", None)])
+    proto = model(
+        [node("Size", "x", "n"), node("Greater", "n two", "c"),
+         node("If", "c", "y", then_branch=first, else_branch=second)],
+        [port("x", ["n", 1]), port("shape", [2], INT64)], [port("y", [None, None])],
+        two=np.array(2),
+    )  # fmt: skip
+    return proto, [
+        {"x": floats(rng, n, 1), "shape": np.array(shape)}
+        for n, shape in ((3, [1, 4]), (2, [-1, -7]), (4, [4, 1]))
+    ]
+
+
+def _pads(mode: str) -> None:
+    def make(rng: np.random.Generator) -> Case:
+        proto = model(
+            [node("Pad", "x pads", "y", mode=mode)],
+            [port("x", ["n", "m"]), port("pads", [4], INT64)], [port("y", [None, None])],
+        )  # fmt: skip
+        proto.opset_import[0].version = 19
+        return proto, [
+            {"x": floats(rng, 4, 5), "pads": np.array(pads)}
+            for pads in ([1, 2, 3, 0], [-1, 2, 1, -2], [0, -3, -2, 1], [0, 0, 0, 0])
+        ]
+
+    make.__name__ = f"pads_by_data_{mode}"
+    case(make)
+
+
+for _mode in ("edge", "reflect", "wrap"):
+    _pads(_mode)

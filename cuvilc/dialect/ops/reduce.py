@@ -163,7 +163,8 @@ class ReduceMean:
 def _extreme_type(x, axis, keepdims):
     need_number(x)
     need_axis(axis, x.rank)
-    need(x.shape[axis] != 0, f"axis {axis} of {spell(x.shape)} is empty: it has no extreme")
+    message = f"axis {axis} of {spell(x.shape)} is empty: it has no extreme"
+    need_true(less(0, x.shape[axis]), message)
     return reduced_type(x, (axis,), keepdims).with_(dtype="int64", layout="")
 
 

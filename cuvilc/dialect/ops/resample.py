@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from cuvilc.dialect.dims import less
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import put
 from cuvilc.dialect.ops._rules import (
-    need,
     need_axis,
     need_dtype,
     need_float,
     need_rank,
     need_shape,
+    need_true,
     replaced,
     spell,
 )
@@ -37,7 +38,7 @@ class Resample:
         need_dtype(weights, ("float32", x.dtype), "weights")
         need_dtype(start, ("int64",), "start")
         need_shape(start, weights.shape[:1], "start")
-        need(x.shape[axis] != 0, f"axis {axis} of {spell(x.shape)} is empty")
+        need_true(less(0, x.shape[axis]), f"axis {axis} of {spell(x.shape)} is empty")
         return x.with_(shape=replaced(x.shape, axis, weights.shape[0]))
 
     def reference(x, weights, start, *, axis):

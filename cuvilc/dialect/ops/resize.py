@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.dialect.op import ShapeError, Tensor, op, sample
+from cuvilc.dialect.dims import equal, less, maximum
+from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import same
 from cuvilc.dialect.ops._rules import (
     INTEGERS,
@@ -15,6 +16,7 @@ from cuvilc.dialect.ops._rules import (
     need_length,
     need_not_negative,
     need_number,
+    need_true,
     need_word,
     spell,
 )
@@ -60,8 +62,8 @@ class Resize:
         if mode != "nearest":
             need_number(x)
         for n, m in zip(x.shape, sizes, strict=True):
-            if n == 0 and isinstance(m, int) and m > 0:
-                raise ShapeError(f"an empty axis cannot be resized to {m}: {spell(x.shape)}")
+            message = f"an empty axis cannot be resized to {m}: {spell(x.shape)}"
+            need_true(1 if n == m else maximum(less(0, n), equal(m, 0)), message)
         return x.with_(shape=sizes)
 
     def reference(x, *, sizes, scales, **how):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.dialect.dims import equal
+from cuvilc.dialect.dims import equal, less
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import wrapped
 from cuvilc.dialect.ops._rules import (
@@ -55,6 +55,8 @@ class RoiAlign:
         need_length(output, 2, "output")
         need_positive(output, "output")
         need(ratio >= 0, f"ratio must not be negative: {ratio}")
+        for n in x.shape[2:]:
+            need_true(less(0, n), f"x {spell(x.shape)} is empty: nothing to sample")
         return TensorType((batch.shape[0], x.shape[1], *output), x.dtype)
 
     def reference(x, rois, batch, *, output, scale, ratio, maximum, half_pixel):

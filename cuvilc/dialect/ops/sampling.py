@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.dialect.dims import equal
-from cuvilc.dialect.op import ShapeError, Tensor, op, sample
+from cuvilc.dialect.dims import equal, less
+from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._index import all_of
 from cuvilc.dialect.ops._rules import (
     need,
@@ -60,8 +60,8 @@ class GridSample:
         need_word(padding, PADDINGS, "padding")
         if mode != "nearest":
             need_number(x)
-        if any(n == 0 for n in x.shape[2:]):
-            raise ShapeError(f"x {spell(x.shape)} is empty: nothing to sample")
+        for n in x.shape[2:]:
+            need_true(less(0, n), f"x {spell(x.shape)} is empty: nothing to sample")
         return TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
 
     def reference(x, grid, *, mode, padding, align_corners):

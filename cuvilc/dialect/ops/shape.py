@@ -220,9 +220,9 @@ class Pad:
         need_not_negative(after, "after (a negative pad is a slice)")
         need_word(mode, PAD_MODES, "mode")
         for axis, (n, b, a) in enumerate(zip(x.shape, before, after, strict=True)):
-            padded = (b, a) != (0, 0)
-            nothing = mode != "constant" and n == 0 and padded
-            need(not nothing, f"axis {axis} is empty: mode {mode!r} has nothing to repeat")
+            if mode != "constant":
+                message = f"axis {axis} is empty: mode {mode!r} has nothing to repeat"
+                need_true(maximum(less(0, n), equal(b + a, 0)), message)
         shape = tuple(b + n + a for n, b, a in zip(x.shape, before, after, strict=True))
         return TensorType(shape, x.dtype)
 
