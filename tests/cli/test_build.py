@@ -151,7 +151,7 @@ def test_dumps(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     names = sorted(p.name for p in (tmp_path / "ir" / "here").iterdir())
     assert names[0] == "00-import.mlir"
-    assert names[-1].endswith("-plan-memory.mlir")
+    assert names[-1].endswith("-add-merges.mlir")
     assert "// after import" in result.out
     assert "// after canonicalize\n" in result.out
     assert "// after canonicalize (2)" in result.out
