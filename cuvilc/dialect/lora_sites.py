@@ -40,13 +40,13 @@ class Site:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The value's own sizes, of all modules that share it. Weights are static."""
+        """The value's own sizes, of all modules that share it; asked for in `with program`."""
         sizes = ir.type_of(self.value).shape
         return tuple(d for d in sizes if isinstance(d, int))
 
     @property
     def is_whole(self) -> bool:
-        """The module owns all of the value, not a part of a merged one."""
+        """The module owns all of the value, not a part of a merged one; in `with program`."""
         return self.start == 0 and self.size == self.shape[self.out_axis]
 
 

@@ -63,7 +63,7 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
             ]  # fmt: skip
             if own and not claims.is_further_call(path) and _fits(pattern, own[0]):
                 taken |= {c.reader.use for c in own}
-                found += _sites(own)
+                found += _sites(path, own)
     return Sites(tuple(found))
 
 
@@ -75,9 +75,9 @@ def _fits(pattern: str, claim: Claim) -> bool:
     return re.fullmatch(pattern, claim.path) is not None
 
 
-def _sites(own: list[Claim]) -> Iterator[Site]:
+def _sites(path: str, own: list[Claim]) -> Iterator[Site]:
     """One module's sites: its weight, and copies of it."""
     for key in dict.fromkeys(c.weight.key for c in own):
         claims = [c for c in own if c.weight.key == key]
-        first, axis = claims[0], claims[0].reader.axis
-        yield site_of(first.path, "weight", claims, Place(axis, 0, first.weight.shape[axis]))
+        weight, axis = claims[0].weight, claims[0].reader.axis
+        yield site_of(path, "weight", claims, Place(axis, 0, weight.shape[axis]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from cuvilc.adapter import Array
@@ -68,13 +71,24 @@ def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
 
 
 def equals(rows: Array, tensor: Array) -> bool:
-    """Whether values are a tensor's, which an export may have rounded to their dtype."""
-    if rows.size != tensor.size:
+    """Whether values are a tensor's, which an export may have rounded."""
+    return any(_identical(rows, rounded) for rounded in _rounded(tensor, rows.dtype))
+
+
+def _rounded(tensor: Array, dtype: Any) -> Iterator[Array]:
+    """The tensor in a dtype; also as that dtype holds it after a half or bfloat16 did."""
+    yield tensor.astype(dtype)
+    if np.dtype(dtype).itemsize > 2:
+        for narrow in (np.float16, ml_dtypes.bfloat16):
+            with np.errstate(over="ignore"):
+                yield tensor.astype(narrow).astype(dtype)
+
+
+def _identical(rows: Array, tensor: Array) -> bool:
+    if rows.shape != tensor.shape and (rows.ndim > 1 or tensor.ndim > 1):
         return False
     flat, other = rows.reshape(-1), tensor.reshape(-1)
-    if not np.array_equal(flat[:_FIRST], other[:_FIRST].astype(flat.dtype)):
-        return False
-    return np.array_equal(flat, other.astype(flat.dtype))
+    return np.array_equal(flat[:_FIRST], other[:_FIRST]) and np.array_equal(flat, other)
 
 
 def search(index: Index, want: Wanted, tensor: Array) -> list[tuple[Weight, Reader, Place]]:
@@ -100,9 +114,11 @@ def _starts(mine: Array, rows: Array) -> int | None:
     """The first place along axis 0 of `mine` at which all of `rows` stands."""
     if mine.ndim != rows.ndim or mine.shape[1:] != rows.shape[1:] or len(mine) < len(rows):
         return None
-    first = rows[0].reshape(-1)[:_FIRST].astype(mine.dtype)
-    starts = mine[: len(mine) - len(rows) + 1].reshape(len(mine) - len(rows) + 1, -1)
-    for at in np.flatnonzero((starts[:, : len(first)] == first).all(1)):
-        if equals(mine[at : at + len(rows)], rows):
-            return int(at)
+    count = len(mine) - len(rows) + 1
+    for rounded in _rounded(rows, mine.dtype):
+        first = rounded[0].reshape(-1)[:_FIRST]
+        starts = mine[:count].reshape(count, -1)[:, : len(first)]
+        for at in np.flatnonzero((starts == first).all(1)):
+            if np.array_equal(mine[at : at + len(rows)], rounded):
+                return int(at)
     return None

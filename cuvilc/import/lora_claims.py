@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cuvilc.adapter import Adapter, ModuleChange
+from cuvilc.dialect import ir
 
 from .lora_index import PACKED, Index, Reader, Weight
 from .lora_names import Relation, is_same_call, is_within, relate
@@ -191,7 +192,8 @@ class Claims:
 def _made_here(weight: Weight, reader: Reader) -> bool:
     """Whether the importer computed the constant, as scale and shift of a BatchNormalization."""
     own = f"{reader.label}.constant"
-    return not weight.quantised and (weight.key == own or weight.key.startswith(f"{own}."))
+    stored = weight.quantised or reader.role == PACKED
+    return not stored and (weight.key == own or weight.key.startswith(f"{own}."))
 
 
 def place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
@@ -218,8 +220,11 @@ def _use(reader: Reader) -> str:
 def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
     """Of two sizes: the axis of outputs is what the operator says, else what the sizes do."""
     n, k = want.matrix
-    if reader.role == PACKED:
-        return Place(0, 0, n)
+    if reader.role == PACKED:  # [N, K · bits / 8] bytes
+        inputs = weight.shape[1] * 8 // ir.attrs(reader.consumer)["bits"]
+        if (weight.shape[0], inputs) == (n, k):
+            return Place(0, 0, n)
+        return f"it has {weight.shape[0]} outputs of {inputs} inputs, the adapter's {n} of {k}"
     axes = [reader.axis] if reader.axis >= 0 else [1, 0] if want.change.fan_in_fan_out else [0, 1]
     for axis in axes if len(weight.shape) == 2 else ():
         if (weight.shape[axis], weight.shape[1 - axis]) == (n, k):

@@ -228,12 +228,12 @@ CHANGED_WEIGHT = define(
     "the weight that an adapter would change is not the module's own any more",
     """\
 A change of a module's weight can only be added to that weight. Here the model holds another one: an
-exporter or optimiser multiplied a BatchNormalization into it, or the numbers are packed in a form
-that cannot take a change.
+exporter or optimiser multiplied a BatchNormalization into it, or the weight of that name serves
+other modules only.
 
 Next step: export the model without that optimisation (`torch.onnx.export(…, training=
-TrainingMode.PRESERVE)` for the TorchScript exporter, `optimize=False` for the dynamo one), or from
-weights that are not packed. `--base-weights model.safetensors` shows that a weight is unchanged.
+TrainingMode.PRESERVE)` for the TorchScript exporter, `optimize=False` for the dynamo one).
+`--base-weights model.safetensors` shows that a weight is unchanged.
 """,
 )
 

@@ -23,8 +23,8 @@ class Reader:
     """One use of a weight, seen from the operation that computes with it.
 
     use: the operation and operand that read the weight itself; `consumer` is what comes after
-    transposes, reshapes and casts. role: "weight", "bias", "" unknown, "packed" for numbers that
-    cannot be changed. kind: as Site's. axis: of the weight that holds the outputs; -1 unknown.
+    transposes, reshapes and casts. role: "weight", "bias", "" unknown, "packed" for the bytes of an
+    ai.matmul_nbits. kind: as Site's. axis: of the weight that holds the outputs; -1 unknown.
     label: the model's node. scope: its module. names: of the weight in that node.
     """
 
@@ -62,14 +62,16 @@ class Weight:
 
 @dataclass
 class Index:
-    """All weights; paths: of the modules that names of weights or nodes' scopes mention."""
+    """All weights of a program."""
 
     program: ir.Program
     weights: list[Weight] = field(default_factory=list)
 
     def array(self, weight: Weight) -> np.ndarray | None:
         """The numbers; None for a quantised weight."""
-        return None if weight.quantised else self.program.constant_array(weight.value)
+        packed = any(r.role == PACKED for r in weight.readers)
+        stored = weight.quantised or packed
+        return None if stored else self.program.constant_array(weight.value)
 
     def named(self) -> set[str]:
         """Modules that a name of a weight is of."""
@@ -184,7 +186,7 @@ def _role(operation: ir.Operation, operand: int, axes: Axes) -> tuple[str, str, 
         case ("ai.gather", 0) if len(axes) == 2 and ir.attrs(operation)["axis"] == 0:
             return "weight", "embedding", axes[1]
         case ("ai.matmul_nbits", 1):
-            return PACKED, "linear", -1
+            return PACKED, "linear", 0
         case (name, 1 | 2) if name in _WEIGHT_AND_BIAS:
             return ("weight" if operand == 1 else "bias"), "", axes[0]
         case ("ai.elemwise_add", _):

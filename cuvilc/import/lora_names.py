@@ -7,7 +7,7 @@ for a wrapper) or drops a prefix (`model.` where only the inner model was export
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Attributes that hold a whole model and say nothing of which part it is.
 WRAPPERS = frozenset(
@@ -28,7 +28,10 @@ _NODE = re.compile(r"\.(MatMul|Gemm|Add|MatMulNBits)$")
 _CHANGED = re.compile(r"[A-Za-z]*Fusion_")
 _MODULE_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
-EXACT, SUFFIX, WRAPPED = range(3)
+# onnxruntime-genai's word for what PyTorch's models call otherwise.
+_SAME = {"self_attn": "attn"}
+
+EXACT, SUFFIX, WRAPPED, RESPELLED = range(4)
 
 
 def split_parameter(name: str) -> tuple[str, str] | None:
@@ -62,6 +65,8 @@ class Relation:
         """For reports: nothing where the paths are the same."""
         if self.tier == EXACT:
             return ""
+        if self.tier == RESPELLED:
+            return "`attn` for `self_attn`"
         if self.dropped and self.added:
             return f"`{self.dropped}.` for `{self.added}.`"
         return f"with prefix `{self.added}.`" if self.added else f"without `{self.dropped}.`"
@@ -73,9 +78,16 @@ def relate(path: str, found: str) -> Relation | None:
     One ends with the other, or both do with the same and all before is wrappers. What one lacks
     must not tell parts of a model apart: `encoder.layers.0` is not the decoder's `layers.0`.
     """
-    mine, theirs = path.split("."), found.split(".")
     if not path or not found:
         return Relation(EXACT, 0, "", "") if path == found else None
+    relation = _relate(path.split("."), found.split("."))
+    if relation is None and any(word in f"{path}.{found}".split(".") for word in _SAME):
+        other = _relate(*([_SAME.get(part, part) for part in p.split(".")] for p in (path, found)))
+        return replace(other, tier=RESPELLED) if other else None
+    return relation
+
+
+def _relate(mine: list[str], theirs: list[str]) -> Relation | None:
     common = 0
     while common < min(len(mine), len(theirs)) and mine[-1 - common] == theirs[-1 - common]:
         common += 1

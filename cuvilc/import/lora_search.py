@@ -12,8 +12,9 @@ from cuvilc.dialect.lora_sites import Site
 from . import lora_failures as failures
 from .lora_base import Base, holds, search
 from .lora_claims import Claim, Claims, Place, Wanted, place
-from .lora_index import PACKED, Reader
+from .lora_index import Reader
 from .lora_map import AdapterMap, Entry
+from .lora_merged import merged
 from .lora_names import Relation
 from .lora_problems import Problems
 
@@ -164,8 +165,9 @@ class Search:
 
     def _otherwise(self, want: Wanted, options: list[Option]) -> _Found:
         """By the module's weight, or by values; else what is wrong."""
-        found = self._beside_weight(want) or self._with_values(want)
-        if found:
+        noted = len(self.problems.found)
+        found = self._beside_weight(want) or self._with_values(want) or self._merged(want)
+        if found or len(self.problems.found) > noted:
             return found
         misfits = [m for o in options for m in o.misfits]
         disowned = self.claims.disowned_by(want)
@@ -211,6 +213,16 @@ class Search:
         if len({(c.weight.key, at) for c, at in found}) > 1:
             why = "several weights have the values of the checkpoint's"
             self.problems.put(failures.ambiguous(want, why, [c for c, _ in found]))
+            return []
+        return found
+
+    def _merged(self, want: Wanted) -> _Found:
+        """A part of a matrix of Q, K and V."""
+        found = merged(self.claims, want)
+        if len({c.weight.key for c, _ in found}) > 1:
+            why = "several merged matrices may hold it"
+            self.problems.put(failures.ambiguous(want, why, [c for c, _ in found]))
+            return []
         return found
 
     def _tensor(self, want: Wanted) -> tuple[str, Array] | None:
@@ -241,8 +253,6 @@ class Search:
             problem = None
             if tensor and verified is False:
                 problem = failures.other_base(want, claim, tensor[0])
-            elif claim.reader.role == PACKED:
-                problem = failures.changed(want, claim, "its numbers are packed")
             elif verified is None and claim.weight.key not in named and _convolves(claim.reader):
                 why = (
                     "its convolution's weight has lost its name: a BatchNormalization may be in it"

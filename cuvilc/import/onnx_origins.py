@@ -45,8 +45,10 @@ class Origins:
             self.program.scopes[label] = ""  # two nodes of one name: neither is known
         if self.outer:
             return
+        unpacked = proto.input[1:2] if proto.op_type == "MatMulNBits" else ()
         for name, val in zip(proto.input, inputs, strict=True):
-            key = _key(val)
+            # The importer makes a constant of its own of MatMulNBits' bytes.
+            key = f"{label}.constant" if name in unpacked else _key(val)
             if key:
                 self.program.reads.setdefault(label, {})[name] = key
 
