@@ -236,6 +236,7 @@ class _Build:
             with program:
                 self.costs = {"lora": compare(program, self.attached)}
         driver_lora.attach(program, self.request, self.attached)
+        self.options.adapters = driver_lora.embedded(self.attached)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

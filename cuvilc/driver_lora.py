@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuvilc import driver_swap
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import fail
 
@@ -109,6 +110,17 @@ def _fold(program: Any, request: BuildRequest, attached: Attached) -> None:
     insert(program, attached.sites, attached.adapters)
 
 
+def _swap(program: Any, request: BuildRequest, attached: Attached) -> None:
+    driver_swap.attach(program, request, attached)
+
+
+def embedded(attached: Attached | None) -> Any:
+    """What gives the adapters that travel in the package, for BuildOptions; None where none do."""
+    if attached is None or attached.mode != SWAP:
+        return None
+    return lambda emitted: driver_swap.embedded(attached.adapters, emitted)
+
+
 def _not_yet(program: Any, request: BuildRequest, attached: Attached) -> None:
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 
@@ -119,7 +131,7 @@ def _not_yet(program: Any, request: BuildRequest, attached: Attached) -> None:
 
 
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {
-    FOLD: _fold, SWAP: _not_yet, BATCH: _not_yet,
+    FOLD: _fold, SWAP: _swap, BATCH: _not_yet,
 }  # fmt: skip
 
 

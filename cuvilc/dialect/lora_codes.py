@@ -65,3 +65,40 @@ Next step: `cuvilc build MODEL --adapter DIR --dry-run` compares the modes.
 """,
     exit_code=2,
 )
+
+NOT_EXCHANGEABLE = define(
+    "CUV760",
+    "a weight cannot be exchanged at run time",
+    """\
+`--lora swap` keeps the weights that adapters change apart from everything else, so that another
+adapter can be put in their place while the package is loaded. This one is not there as such: it is
+quantised (its numbers and its scales would both change), or computed from others.
+
+Next step: build with `--lora fold`, which changes such weights too, or leave the module out with
+`--lora-modules`.
+""",
+)
+
+NOT_IN_PACKAGE = define(
+    "CUV761",
+    "an adapter changes what the package cannot exchange",
+    """\
+A package built with `--lora swap` has a list of weights that adapters may change (`cuvilc inspect
+PKG`): those of its own adapters and those that `--lora-modules` named, all linear layers unless it
+said otherwise. This adapter changes others too, and nothing of an adapter is left out silently.
+
+Next step: build the package again, with this adapter among its `--adapter`s or with
+`--lora-modules` that names the module.
+""",
+)
+
+TAKES_NO_ADAPTERS = define(
+    "CUV762",
+    "the package takes no adapters",
+    """\
+It was built without `--lora swap`, so its weights are packed and fused where no adapter can reach
+them.
+
+Next step: build it with `--lora swap`, or fold the adapter in: `cuvilc build MODEL --adapter DIR`.
+""",
+)

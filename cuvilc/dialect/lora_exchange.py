@@ -4,51 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cuvilc.diagnostics import define, fail
+import numpy as np
+
+from cuvilc.diagnostics import fail
 from cuvilc.dialect import ir
-from cuvilc.dialect.ir import Program
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.lora_codes import NOT_EXCHANGEABLE
 from cuvilc.dialect.lora_sites import Site
+from cuvilc.dialect.types import numpy_dtype
 
-NOT_EXCHANGEABLE = define(
-    "CUV720",
-    "a weight cannot be exchanged at run time",
-    """\
-`--lora swap` keeps the weights that adapters change apart from everything else, so that another
-adapter can be put in their place while the package is loaded. This one is not there as such: it is
-quantised, and its numbers and scales would both change.
+_Use = tuple[Operation, int]
 
-Next step: build with `--lora fold`, which fits the scales anew, or leave the module out with
-`--lora-modules`.
-""",
-)
+
+def is_exchangeable(site: Site) -> bool:
+    """Whether the site's weight is a constant of its own, of floats."""
+    owner = ir.defining(site.value)
+    return owner is not None and owner.name == "ai.constant" and ir.type_of(site.value).is_float
 
 
 def make_parameters(program: Program, sites: Iterable[Site]) -> int:
     """Every site's weight becomes an `ai.parameter` for the module's own uses; how many there are.
 
     Sites that share a value and its uses (a merged Q, K, V matrix) become one parameter of several
-    parts. CUV720.
+    parts. A cast that stands between a weight and its use is done now. CUV760.
     """
-    groups: dict[tuple[ir.Value, tuple[tuple[ir.Operation, int], ...]], list[Site]] = {}
-    for site in sites:
-        groups.setdefault((site.value, site.uses), []).append(site)
+    groups: dict[tuple[Value, tuple[_Use, ...]], list[Site]] = {}
     with program:
+        for site in sites:
+            if not is_exchangeable(site):
+                raise _not_exchangeable(program, site)
+            groups.setdefault((site.value, site.uses), []).append(site)
         for (value, uses), group in groups.items():
-            owner = ir.defining(value)
-            if owner is None or owner.name != "ai.constant":
-                raise fail(
-                    NOT_EXCHANGEABLE,
-                    f"the weight of `{group[0].module}` is not a constant of the model",
-                    place=f"{program.name}: `{ir.source_name(uses[0][0]) if uses else ''}`",
-                    evidence=owner.name if owner is not None else "an input",
-                )
             group.sort(key=lambda s: s.start)
             parts = tuple((s.module, s.parameter, s.kind, s.start, s.size) for s in group)
-            with ir.after(owner):
-                made = ir.build(
-                    "ai.parameter", **ir.attrs(owner), out_axis=group[0].out_axis, parts=parts
-                )
-            for operation, index in uses:
-                operation.operands[index] = made
+            casts = [u for u in uses if u[0].name == "ai.cast"]
+            for use in casts:
+                _widened(program, value, use[0], group[0].out_axis, parts)
+            if rest := [u for u in uses if u not in casts]:
+                _parameter(value, rest, group[0].out_axis, parts)
         ir.drop_unused(ir.body(program.function("main")))
     return len(groups)
+
+
+def _parameter(
+    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...]
+) -> None:
+    owner = ir.defining(value)
+    assert owner is not None
+    with ir.after(owner):
+        made = ir.build("ai.parameter", **ir.attrs(owner), out_axis=out_axis, parts=parts)
+    for operation, index in uses:
+        operation.operands[index] = made
+
+
+def _widened(
+    program: Program, value: Value, cast: Operation, out_axis: int, parts: tuple[object, ...]
+) -> None:
+    """The cast's result as a parameter: else it would be done in every run."""
+    array = program.constant_array(value)
+    owner = ir.defining(value)
+    assert array is not None and owner is not None
+    dtype = ir.attrs(cast)["dtype"]
+    key = f"{ir.attrs(owner)['key']}.{dtype}"
+    with ir.after(owner):
+        held = ir.constant(program, np.asarray(array).astype(numpy_dtype(dtype)), key)
+    users = [(use.owner.operation, use.operand_number) for use in cast.results[0].uses]
+    _parameter(held, users, out_axis, parts)
+
+
+def _not_exchangeable(program: Program, site: Site) -> Exception:
+    owner = ir.defining(site.value)
+    return fail(
+        NOT_EXCHANGEABLE,
+        f"the {site.parameter} of `{site.module}` is not a constant of floats",
+        place=f"{program.name}: `{ir.source_name(site.uses[0][0]) if site.uses else site.module}`",
+        evidence=f"{owner.name if owner is not None else 'an input'}: {ir.type_of(site.value)}",
+    )

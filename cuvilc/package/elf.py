@@ -26,7 +26,7 @@ _VERNAUX = Struct("<IHHII")
 _SYMBOL = Struct("<IBBHQQ")
 
 _ET_REL, _ET_DYN = 1, 3
-_PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
+PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _PF_R = 4
 _SHT_SYMTAB = 2
 _STT_FUNC = 2
@@ -115,7 +115,7 @@ def end_segment(file: BinaryIO, offset: int) -> Segment:
     phoff, table = _with_image(file, offset, offset, size_bytes)
     file.seek(phoff)
     file.write(b"".join(_PROGRAM.pack(*astuple(s)) for s in table))
-    return next(s for s in reversed(table) if s.type == _PT_LOAD)
+    return next(s for s in reversed(table) if s.type == PT_LOAD)
 
 
 def _align(offset: int) -> int:
@@ -129,7 +129,7 @@ def _with_image(
     file.seek(0)
     start = file.read(min(library_bytes, SEGMENT_ALIGN))
     table = segments(start)
-    loads = [s for s in table if s.type == _PT_LOAD]
+    loads = [s for s in table if s.type == PT_LOAD]
     notes = [i for i, s in enumerate(table) if s.type == _PT_NOTE]
     if not loads:
         raise ElfError("no PT_LOAD program header")
@@ -142,10 +142,10 @@ def _with_image(
         if s.memsz < s.filesz or s.offset + s.filesz > library_bytes:
             raise ElfError("a PT_LOAD segment lies outside the file")
     vaddr = _align(loads[-1].vaddr + loads[-1].memsz)
-    image = Segment(_PT_LOAD, _PF_R, offset, vaddr, vaddr, size_bytes, size_bytes, SEGMENT_ALIGN)
+    image = Segment(PT_LOAD, _PF_R, offset, vaddr, vaddr, size_bytes, size_bytes, SEGMENT_ALIGN)
     del table[notes[-1]]
     # The loader takes the last PT_LOAD of the table for the end of the library: keep them in order.
-    last = max(i for i, s in enumerate(table) if s.type == _PT_LOAD)
+    last = max(i for i, s in enumerate(table) if s.type == PT_LOAD)
     table.insert(last + 1, image)
     return _header(start, _ET_DYN).phoff, table
 
@@ -205,7 +205,7 @@ def _versions(
 
 def _file_offset(table: list[Segment], vaddr: int) -> int:
     for s in table:
-        if s.type == _PT_LOAD and s.vaddr <= vaddr < s.vaddr + s.filesz:
+        if s.type == PT_LOAD and s.vaddr <= vaddr < s.vaddr + s.filesz:
             return vaddr - s.vaddr + s.offset
     raise ElfError(f"the address {vaddr:#x} is not in the file")
 

@@ -1,0 +1,109 @@
+"""`--lora swap`: a package whose weights adapters exchange while it is loaded, and its adapters.
+
+The adapters that a build names travel inside the package; `build_adapter` makes one for a package
+that was shipped before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cuvilc.adapter import Adapter, ModuleChange
+from cuvilc.diagnostics import fail
+
+
+def attach(program: Any, request: Any, attached: Any) -> None:
+    """Make parameters of the weights that the adapters change, and of those that later ones may.
+
+    CUV744, CUV760.
+    """
+    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
+    from cuvilc.dialect.lora_exchange import is_exchangeable, make_parameters  # noqa: PLC0415
+
+    if request.target == "null":
+        message = "packages of the target `null` take no adapters"
+        raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` works for every target")
+    if request.precision:
+        message = f"`--precision {request.precision}` narrows weights once and for all"
+        raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` goes with it")
+    attaching = import_module("cuvilc.import.lora_attach")
+    pattern = request.lora_modules or attaching.ALL_LINEAR
+    taken = {use for site in attached.sites for use in site.uses}
+    with program:
+        later = [
+            site
+            for site in attaching.all_sites(program, pattern)
+            if is_exchangeable(site) and not taken.intersection(site.uses)
+        ]
+    make_parameters(program, [*attached.sites, *later])
+
+
+def embedded(adapters: Sequence[Adapter], emitted: Any) -> Callable[[bytes], list[bytes]]:
+    """The adapters as they go into the package with this plan, given its fingerprint. CUV761."""
+    table = emitted.plan.adaptable
+    resolved = [(a, resolve(a, table)) for a in adapters]
+
+    def encode_all(base: bytes) -> list[bytes]:
+        from cuvilc.package.cuvla import encode  # noqa: PLC0415
+
+        return [encode(a, c, table, lambda i: emitted.bases[i], base) for a, c in resolved]
+
+    return encode_all
+
+
+def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter, bytes]]:
+    """The adapters at `source` for a package built with `--lora swap`: what each .cuvla file holds.
+
+    CUV701 to CUV712 for the adapters, CUV520 to CUV523 and CUV762 for the package, CUV761 where
+    they do not fit.
+    """
+    from cuvilc.package.base import open_base  # noqa: PLC0415
+    from cuvilc.package.cuvla import encode  # noqa: PLC0415
+
+    base = open_base(package)
+    adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
+    return [
+        (a, encode(a, resolve(a, base.table), base.table, base.read, base.fingerprint))
+        for a in adapters
+    ]
+
+
+def resolve(adapter: Adapter, table: Iterable[Any]) -> dict[str, ModuleChange]:
+    """The adapter's changes by the modules' names in the package's table. CUV761."""
+    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
+    from cuvilc.package.cuvla import changed  # noqa: PLC0415
+
+    known: dict[str, set[str]] = {}
+    for weight in table:
+        for part in weight.parts:
+            known.setdefault(part.module, set()).add(part.parameter)
+    found: dict[str, ModuleChange] = {}
+    lost: list[str] = []
+    for change in adapter.changes:
+        module = _module(change.path, known)
+        missing = [p for p in changed(change) if p not in known.get(module, ())]
+        if missing:
+            near = get_close_matches(change.path, known, 1, 0.4)
+            hint = f" (nearest: `{near[0]}`)" if near and module not in known else ""
+            lost += [f"`{change.path}.{p}`{hint}" for p in missing]
+        found[module] = change
+    if lost:
+        raise fail(
+            codes.NOT_IN_PACKAGE,
+            f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange",
+            place=str(adapter.place), notes=[f"also {text}" for text in lost[1:8]],
+        )  # fmt: skip
+    return found
+
+
+def _module(path: str, known: Iterable[str]) -> str:
+    """The package's name for an adapter's module; the path itself where there is none."""
+    relate = import_module("cuvilc.import.lora_names").relate
+    related = [(r.order, name) for name in known if (r := relate(path, name)) is not None]
+    best = min((order for order, _ in related), default=None)
+    names = [name for order, name in related if order == best]
+    return names[0] if len(names) == 1 else path
