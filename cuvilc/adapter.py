@@ -5,8 +5,12 @@ Shapes follow torch: a linear layer's weight is [N, K] (K features in, N out), a
 axes (Hu et al. 2021, eq. 3):
 
     linear       a [r, K]                    b [N, r]      ΔW = scale · b · a
-    convolution  a [r, K / groups, *kernel]  b [N, r]      ΔW = scale · (b · a[r, ..]) as [N, ..]
+    convolution  a [r, K, *kernel]           b [N, r]      ΔW = scale · (b · a[r, ..]) as [N, ..]
     embedding    a [r, V]                    b [D, r]      ΔW = scale · (b · a)ᵀ
+
+The A of a grouped convolution reads all K channels (PEFT's, and kohya's), so ΔW is dense,
+[N, K, ..]: it does not fit the layer's own weight, which has K / groups. Where a module has both
+`replaced` and `low_rank`, ΔW is added to the parameter that replaces the base's.
 """
 
 from __future__ import annotations
@@ -14,11 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Array = NDArray[Any]
+    Array: TypeAlias = NDArray[Any]
+else:
+    Array = Any  # the command line imports this module, and NumPy for a command only that needs it
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,9 @@ class ModuleChange:
 
     kind: "linear", "convolution", "embedding", or "" where only parameters are replaced.
     replaced: whole parameters by name ("weight", "bias"), from modules_to_save and bias training.
-    fan_in_fan_out: the base weight is stored [K, N], as in GPT-2's Conv1D; `low_rank` is not.
+    fan_in_fan_out: what the configuration says, for all modules alike: that the base weight is
+    stored [K, N], as in GPT-2's Conv1D; `low_rank` never is. PEFT goes by the layer, whatever is
+    said here, so only the base model tells.
     tensors: the names in the file that this came from, for diagnostics.
     """
 

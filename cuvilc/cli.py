@@ -18,6 +18,7 @@ import typer
 
 from cuvilc import (
     __version__,
+    cli_adapter,
     cli_bench,
     cli_build,
     cli_explain,
@@ -47,6 +48,7 @@ app.command("verify")(cli_verify.verify)
 app.command("inspect")(cli_inspect.inspect)
 app.command("targets")(cli_explain.targets)
 app.command("explain")(cli_explain.explain)
+app.add_typer(cli_adapter.app, name="adapter")
 
 
 def _show_version(wanted: bool) -> None:
@@ -70,6 +72,7 @@ def cuvilc(
       cuvilc bench resnet18.cuvil             how fast it is here
       cuvilc verify resnet18.cuvil            whether it computes rightly here
       cuvilc inspect resnet18.cuvil           what is in it
+      cuvilc adapter inspect ./sql-lora       what is in a LoRA adapter
       cuvilc explain CUV104                   what an error means, and what to do
 
     `cuvilc COMMAND --help` shows each command's options, with examples.
