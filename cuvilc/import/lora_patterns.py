@@ -18,6 +18,7 @@ Places = frozenset[int]
 
 _LONGEST = 4096
 _STEPS = 2_000_000
+_PLAIN = re.compile(r"[A-Za-z0-9_.]{1,4096}")
 
 
 class BadPattern(ValueError):
@@ -34,8 +35,19 @@ def matches_end(pattern: str, text: str) -> bool:
 
     PEFT's way with `rank_pattern`: re.match(rf"(.*\\.)?({pattern})$", text).
     """
+    if _PLAIN.fullmatch(pattern):
+        return _plain_end(pattern, text)
     starts = frozenset({0, *(i + 1 for i, c in enumerate(text) if c == ".")})
     return len(text) in _Matcher(text).ends(_parse(pattern), starts)
+
+
+def _plain_end(pattern: str, text: str) -> bool:
+    """For a path as pattern, its dots being any character: some adapters name every module so."""
+    start = len(text) - len(pattern)
+    if start < 0 or (start and text[start - 1] != "."):
+        return False
+    pairs = zip(pattern, text[start:], strict=True)
+    return all(p == c or (p == "." and c != "\n") for p, c in pairs)
 
 
 @lru_cache(maxsize=256)
