@@ -1,4 +1,4 @@
-"""The diagnostics of LoRA adapters: CUV701 to CUV719 of reading, from CUV720 of attaching."""
+"""The diagnostics of LoRA adapters: CUV701 to CUV712 of reading, from CUV720 of attaching."""
 
 from __future__ import annotations
 
