@@ -174,3 +174,51 @@ def test_a_transposed_result_that_is_used_too():
         return turned, ir.build("ai.elemwise_add", turned, ir.full(1.0))
 
     check(program_of([tensor("9,17,1,13")], body), V4, elementwise.schedule)
+
+
+@on_chips
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("rows", [8, 16, 20, 33])
+def test_a_strided_part_of_a_concatenation(rows, dtype, chip):
+    """Squares of one part: what the other parts load is none of theirs, even where a strip ends."""
+
+    def joined(a, x, b):
+        part = ir.build("ai.elemwise_add", a, ir.build("ai.cast", x, dtype="float32"))
+        return ir.build("ai.concat", b, part, a, axis=1)
+
+    sizes = f"1,{rows},3,12"
+    program = program_of(
+        [tensor(sizes), tensor(sizes, dtype, layout="NCHW16c"), tensor("1,5,3,12")],
+        lambda a, x, b: joined(a, ir.build("ai.relayout", x, layout=""), b),
+    )
+    check(program, chip, elementwise.schedule)
+    program = program_of(
+        [tensor(f"1,{rows},37"), tensor(f"1,37,{rows}", dtype), tensor("1,n,37")],
+        lambda a, x, b: joined(a, ir.build("ai.transpose", x, perm=(0, 2, 1)), b),
+    )
+    check(program, chip, elementwise.schedule, [{"n": n} for n in (0, 1, 9)])
+
+
+@on_chips
+@pytest.mark.parametrize("turned", ["guarded", "free"])
+def test_strided_values_and_conditions_of_outer_loops(turned, chip):
+    """A square is not read where a condition may forbid it; and the dry run, too, loads again what
+    was loaded within a condition.
+    """
+
+    def body(x, a, v, b):
+        turn = {"perm": (0, 2, 1)}
+        z = ir.build("ai.transpose", v, **turn)
+        y = ir.build("ai.exp", ir.build("ai.transpose", x, **turn) if turned == "guarded" else x)
+        terms = [
+            ir.build("ai.pad", t, before=(0, 0, 0), after=(1, 0, 0))
+            for t in (y, ir.build("ai.elemwise_mul", y, a))
+        ]
+        total = ir.build("ai.concat", *[b] * 12, axis=0)  # too many parts for a loop of each
+        for term in (*terms, z):
+            total = ir.build("ai.elemwise_add", total, term)
+        return total
+
+    x = "11,19,23" if turned == "guarded" else "11,23,19"
+    types = [tensor(x), tensor("11,23,19"), tensor("12,19,23"), tensor("1,23,19")]
+    check(program_of(types, body), chip, elementwise.schedule)

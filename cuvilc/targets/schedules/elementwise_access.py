@@ -42,12 +42,15 @@ class Digit:
 
 @dataclass
 class Access:
-    """A load or store of a launch buffer: distance along each digit, None if irregular."""
+    """A load or store of a launch buffer: distance along each digit, None if irregular; whether it
+    is done only where a condition holds.
+    """
 
     buffer: str
     dtype: str
     steps: list[Dim | None]
     is_store: bool
+    guarded: bool = False
 
 
 @dataclass
@@ -59,6 +62,7 @@ class Report:
     splits: dict[int, int] = field(default_factory=dict)  # digit -> a constant it is divided by
     limits: dict[int, list[Dim]] = field(default_factory=dict)  # digit -> where conditions change
     work: int = 0  # operations an element takes, roughly
+    decisions: list[bool | None] = field(default_factory=list)  # about conditions, in order
 
 
 class _Unknown(Variable):
@@ -91,6 +95,7 @@ class _Probe(KernelBuilder):
             str, tuple[set[int], set[int]]
         ] = {}  # opaque -> (through addresses, as values)
         self._vars = -1
+        self._guards = 0  # conditions open
 
     def start(self, digits: Sequence[Digit]) -> list[PrimExpr]:
         """Variables for more digits; accesses report steps along them from now on."""
@@ -145,7 +150,9 @@ class _Probe(KernelBuilder):
             steps.append(self.dim(self.simplify(parts[0])) if regular else None)
             if not regular:
                 self._find_splits(index, n)
-        self.report.accesses.append(Access(buffer.name, str(buffer.dtype), steps, is_store))
+        self.report.accesses.append(
+            Access(buffer.name, str(buffer.dtype), steps, is_store, self._guards > 0)
+        )
 
     def _find_splits(self, e: Any, digit: int) -> None:
         divides = isinstance(e, (tirx.FloorDiv, tirx.FloorMod)) and isinstance(e.b, tirx.IntImm)
@@ -161,12 +168,19 @@ class _Probe(KernelBuilder):
         self.report.work += 1
         return self._opaque(str(value.ty.dtype), *self._depends(value))
 
+    def decide(self, condition: PrimExpr) -> bool | None:
+        self.report.decisions.append(super().decide(condition))
+        return self.report.decisions[-1]
+
     def variable(self, value: PrimExpr) -> _Unknown:
         return _Unknown(self, value)
 
     def pick(self, condition: PrimExpr, inside: Callable[[], Any], otherwise: Any) -> PrimExpr:
         self._condition(condition)
-        value = inside()
+        self._guards += 1
+        with self._block():  # what was computed in there is not known after it
+            value = inside()
+        self._guards -= 1
         through, direct = self._depends(value)
         for other in (condition, otherwise):
             if isinstance(other, Expr):
@@ -177,7 +191,9 @@ class _Probe(KernelBuilder):
     @contextmanager
     def when(self, condition: PrimExpr) -> Iterator[None]:
         self._condition(condition)
+        self._guards += 1
         yield
+        self._guards -= 1
 
     def _condition(self, e: Any) -> None:
         if isinstance(e, (tirx.And, tirx.Or)):

@@ -26,13 +26,19 @@ _LEAST = 8  # shorter loops are not worth tiles
 
 
 class TileBuilder(KernelBuilder):
-    """A builder that can note loads of launch buffers, and later replace some of them."""
+    """A builder that can note loads of launch buffers, and later replace some of them.
+
+    Meanwhile it decides conditions as the dry run did, which knew what indices the piece has: loads
+    then come in the dry run's order, whatever can be proved of the indices of a square.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.noted: list[tuple[Buffer, PrimExpr]] | None = None
         self._replaced: dict[int, Callable[[], Any]] | None = None
         self._loads = 0
+        self.decisions: list[bool | None] = []
+        self._decided = 0
 
     def load(self, buffer: Buffer, index: Any) -> PrimExpr:
         if (self.noted is None and self._replaced is None) or not buffer.name.startswith("b"):
@@ -50,12 +56,18 @@ class TileBuilder(KernelBuilder):
 
     def note(self) -> list[tuple[Buffer, PrimExpr]]:
         """From now on note loads, in the list returned."""
-        self._loads, self.noted = 0, []
+        self._loads, self._decided, self.noted = 0, 0, []
         return self.noted
 
     def replace(self, values: dict[int, Callable[[], Any]] | None) -> None:
         """Give values[n]() for load number n, as they are counted from now on; None ends it."""
-        self._loads, self.noted, self._replaced = 0, None, values
+        self._loads, self._decided, self.noted, self._replaced = 0, 0, None, values
+
+    def decide(self, condition: PrimExpr) -> bool | None:
+        if self.noted is None and self._replaced is None:
+            return super().decide(condition)
+        self._decided += 1
+        return self.decisions[self._decided - 1]
 
 
 @dataclass
@@ -66,6 +78,7 @@ class _Tiling:
     inner: int
     others: list[int]
     strided: list[int]  # which loads, in order
+    buffers: list[str]  # of all loads, in order
 
 
 def _tiling(piece: Any) -> _Tiling | None:
@@ -81,7 +94,8 @@ def _tiling(piece: Any) -> _Tiling | None:
     strided = [n for n, a in enumerate(loads) if not _easy(a, inner)]
     for o in reversed(loops[:-1]):
         if strided and all(_turns(loads[n], o, inner) for n in strided) and _long(piece, o, inner):
-            return _Tiling(o, inner, [n for n in loops if n not in (o, inner)], strided)
+            others = [n for n in loops if n not in (o, inner)]
+            return _Tiling(o, inner, others, strided, [a.buffer for a in loads])
     return None
 
 
@@ -95,6 +109,7 @@ def _turns(access: Access, o: int, inner: int) -> bool:
     return (
         isinstance(step, int) and step == 1 and access.steps[inner] is not None
         and DataType(access.dtype).itemsize == 4
+        and not access.guarded  # a square is read without asking
     )  # fmt: skip
 
 
@@ -122,6 +137,8 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
     tiling = _tiling(piece)
     assert tiling is not None
     b, k, n = emitter.builder, emitter.k, chip.lanes
+    assert isinstance(b, TileBuilder)
+    b.decisions = piece.report.decisions
     along = piece.digits[tiling.o].extent
     strips = b.scalar(ceildiv(along, n))
     values = outer_values(emitter, piece.digits, tiling.others, b.let(k.floordiv(t, strips)))
@@ -163,6 +180,7 @@ def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any)
     noted = b.note()
     value = [emitter.accessor(v)[index(o, i)] for v in emitter.region.results]
     corner = list(noted)
+    assert [buffer.name for buffer, _ in corner] == tiling.buffers, "not what the dry run loaded"
     b.replace(None)
     emitter.forget()
     stepped = _stepped(emitter, index, o, i + 1)
