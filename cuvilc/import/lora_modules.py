@@ -26,7 +26,8 @@ MAGNITUDE, BIAS = "magnitude", "bias"
 class Found:
     """Tensors of one module by role, and their names in the file.
 
-    replaced: by parameter; times: how often its writer adds ΔW.
+    replaced: by parameter; others: names of tensors that compute nothing; times: how often its
+    writer adds ΔW.
     """
 
     path: str
@@ -65,6 +66,11 @@ class Wanted:
 def change(found: Found, wanted: Wanted | None, problems: Problems) -> ModuleChange | None:
     """The module's change; None where problems (CUV705 to CUV707) were added instead."""
     kind, low_rank = "", None
+    if wanted is None and not found.replaced:
+        for name in found.tensors:
+            message = f"nothing explains the tensor `{name}`: no other belongs to its module"
+            problems.add(codes.UNEXPLAINED_TENSOR, message)
+        return None
     if wanted is not None:
         pair = _pair(found, problems)
         if pair is None or not _complete(found, wanted, problems):

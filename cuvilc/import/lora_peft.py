@@ -38,6 +38,7 @@ CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
+_TRAINING = "of training"  # VeLoRA's: how activations were kept for the way back, nothing else
 # Marker in a name -> roles by what stands behind it ("" where nothing may stand there).
 _ROLES = {
     "lora_A": {"weight": A},
@@ -45,12 +46,15 @@ _ROLES = {
     "lora_embedding_A": {"": EMBEDDING_A},
     "lora_embedding_B": {"": EMBEDDING_B},
     "lora_magnitude_vector": {"": MAGNITUDE, "weight": MAGNITUDE},
+    "lora_velora_embed": {"": _TRAINING},
 }
 # Of these PEFT saves the whole table where the vocabulary was resized, unasked.
 _EMBEDDINGS = (
     "embed_tokens", "lm_head", "wte", "word_embeddings", "shared", "embed_in", "embed_out",
     "tok_embeddings", "tokens_embed",
 )  # fmt: skip
+# Heads that transformers ties to an embedding. With `ensure_weight_tying` PEFT adapts them unasked.
+_TIED = (*_EMBEDDINGS, "decoder", "output", "output_projection", "proj_out")
 _WRAPPERS = ("modules_to_save", "original_module")
 _COUNTER = "num_batches_tracked"  # of batch normalisation: counts training steps, computes nothing
 
@@ -151,6 +155,9 @@ class _Reading:
             why = f"the configuration does not select `{path}` (target_modules)"
             self._unexplained(name, why)
             return
+        if role == _TRAINING:
+            self._at(path).others.append(name)
+            return
         self._at(path).put(role, name, tensor, self._problems)
         if parts[:marker][-2:] == ["base_layer", "out_proj"]:
             # PEFT merges out_proj twice in MultiheadAttention.merge, through which every forward
@@ -160,7 +167,9 @@ class _Reading:
     def _selected(self, path: str) -> bool:
         # torch.nn.MultiheadAttention: the module is selected, its out_proj changes with it.
         owner, _, last = path.rpartition(".")
-        return self._config.selects(path) or (last == "out_proj" and self._config.selects(owner))
+        if self._config.selects(path) or (last == "out_proj" and self._config.selects(owner)):
+            return True
+        return bool(self._config.raw.get("ensure_weight_tying")) and last in _TIED
 
     def _parameter(self, name: str, parts: list[str], tensor: Array) -> None:
         """A parameter of the model itself: `….classifier.weight`."""

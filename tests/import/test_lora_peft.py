@@ -189,6 +189,94 @@ def test_attention_of_torch_is_two_modules(tmp_path: Path) -> None:
     np.testing.assert_allclose(plain.attn(x, x, x)[0].detach(), wanted.detach(), rtol=1e-10)
 
 
+def llama(tied: bool) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=32, tie_word_embeddings=tied,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=16,
+                        bos_token_id=0, eos_token_id=0)  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+def bert() -> Any:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    return BertForSequenceClassification(BertConfig(num_attention_heads=4, vocab_size=32, **sizes))
+
+
+def velora() -> Any:
+    from peft.tuners.lora.config import VeloraConfig
+
+    return VeloraConfig(num_groups=2)
+
+
+TRANSFORMERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Llama, embedding and head": (
+        lambda: llama(False), {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}),
+    "Llama, tied": (
+        lambda: llama(True), {"target_modules": ["embed_tokens"], "ensure_weight_tying": True}),
+    "Llama, tied and saved": (
+        lambda: llama(True), {"target_modules": "all-linear", "modules_to_save": ["embed_tokens"],
+                              "ensure_weight_tying": True}),
+    "Llama, VeLoRA": (
+        lambda: llama(False), {"target_modules": ["q_proj"], "velora_config": velora}),
+    "Llama, MiCA": (
+        lambda: llama(False), {"target_modules": ["q_proj"], "init_lora_weights": "mica"}),
+    "GPT-2": (
+        gpt2, {"target_modules": ["c_attn", "c_proj", "wte"], "fan_in_fan_out": True,
+               "bias": "all"}),
+    "BERT with a classifier": (
+        bert, {"target_modules": ["query", "value"], "task_type": "SEQ_CLS",
+               "bias": "lora_only"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_models_of_transformers_compute_the_same(name: str, tmp_path: Path) -> None:
+    """The base model with our merge gives what PEFT computes without merging."""
+    from peft import LoraConfig, get_peft_model
+
+    make, options = TRANSFORMERS[name]
+    options = {k: v() if v is velora else v for k, v in options.items()}
+    torch.manual_seed(0)
+    model = get_peft_model(make(), LoraConfig(r=4, **options))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data.uniform_(-0.5, 0.5)
+    model.save_pretrained(tmp_path)
+    (adapter,) = lora.read_adapters(tmp_path)
+    model = model.double().eval()
+    base = make().double().eval()
+    base.load_state_dict(base_state(model))
+    if hasattr(base, "lm_head"):  # each of two that were tied has a change of its own
+        base.lm_head.weight = nn.Parameter(base.lm_head.weight.detach().clone())
+    for change in adapter.changes:
+        module = base.get_submodule(change.path)
+        own = {n: t.detach().numpy() for n, t in module.state_dict().items()}
+        flip = change.fan_in_fan_out and change.kind == "linear"
+        if flip:
+            own["weight"] = own["weight"].T
+        after = merged(change, own)
+        if flip:
+            after["weight"] = after["weight"].T
+        for parameter, value in after.items():
+            getattr(module, parameter).data = torch.from_numpy(value.copy())
+    ids = torch.tensor([[1, 2, 3, 4]])
+    wanted, found = model(input_ids=ids).logits, base(input_ids=ids).logits
+    np.testing.assert_allclose(found.detach(), wanted.detach(), rtol=1e-10, atol=1e-12)
+
+
 def test_several_adapters_of_one_folder(tmp_path: Path) -> None:
     from peft import LoraConfig
 
