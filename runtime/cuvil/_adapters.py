@@ -24,12 +24,15 @@ class Adapter:
 
 
 def list_adapters(library: Any, model: Any) -> tuple[Adapter, ...]:
-    """The adapters, in the order in which they were loaded."""
+    """The adapters, in the order in which they were loaded. Those that other threads unload
+    meanwhile may be missing.
+    """
     if not library.takes_adapters:
         return ()
     found, info = [], AdapterInfo()
     for i in range(library.adapter_count(model)):
-        library.check(library.get_adapter(model, i, info))
+        if library.get_adapter(model, i, info):
+            break  # there are fewer by now
         name = info.name.decode(errors="replace")
         sha256 = bytes(info.source).hex()
         found.append(Adapter(name, info.rank, info.tensors, info.bytes, sha256, info.active))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import byref, c_void_p, memmove, sizeof
 from os import PathLike, fsencode
 from typing import Any, NoReturn
@@ -65,6 +66,7 @@ class Model:
         self._lock = threading.Lock()
         self._free: list[Context] = []
         self._all: list[Context] = []
+        self._holders = 0  # calls about adapters
         self._close = weakref.finalize(self, _release, library, self._handle, self._all)
         self._close.atexit = False  # a daemon thread may still run it; the system frees all anyway
         self.inputs = self._ports("input", library.input_count, library.input_info)
@@ -112,7 +114,8 @@ class Model:
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """The LoRA adapters that the model has now: those of its package and those loaded since."""
-        return list_adapters(self._library, self._open())
+        with self._held() as handle:
+            return list_adapters(self._library, handle)
 
     def use(self, name: str | None) -> None:
         """Runs that begin from now on use this adapter; None: the model as it was built.
@@ -121,7 +124,7 @@ class Model:
         use before leaves no trace. Runs that other threads have begun finish with what they began
         with. CuvilError CUV612: no such adapter.
         """
-        self._adapt("use_adapter", name.encode() if name is not None else None)
+        self._adapt("use_adapter", name)
 
     def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> None:
         """Add an adapter from a .cuvla file that `cuvilc adapter build` made for this package.
@@ -129,23 +132,34 @@ class Model:
         name: what `use` will call it; None: the name in the file. CuvilError CUV611: the file is
         damaged or was made for another package.
         """
-        self._adapt("load_adapter", fsencode(path), name.encode() if name is not None else None)
+        self._adapt("load_adapter", fsencode(path), name)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter that is not in use, and give its memory back."""
-        self._adapt("unload_adapter", name.encode())
+        self._adapt("unload_adapter", name)
 
-    def _adapt(self, function: str, *arguments: bytes | None) -> None:
-        handle = self._open()
-        if not self._library.takes_adapters:
-            self._fail("CUV612", "the package was built before packages took adapters")
-        if status := getattr(self._library, function)(handle, *arguments):
-            self._fail(f"CUV{status}", self._message())
+    def _adapt(self, function: str, *arguments: str | bytes | None) -> None:
+        texts = [a.encode() if isinstance(a, str) else a for a in arguments]
+        if any(text is not None and b"\0" in text for text in texts):
+            raise ValueError("embedded null character in a name or path")
+        with self._held() as handle:
+            if not self._library.takes_adapters:
+                self._fail("CUV612", "the package was built before packages took adapters")
+            if status := getattr(self._library, function)(handle, *texts):
+                self._fail(f"CUV{status}", self._message())
 
-    def _open(self) -> c_void_p:
-        if not self._close.alive:
-            self._fail("CUV610", "the model is closed")
-        return self._handle
+    @contextmanager
+    def _held(self) -> Iterator[c_void_p]:
+        """The open model, which cannot be closed meanwhile."""
+        with self._lock:
+            if not self._close.alive:
+                self._fail("CUV610", "the model is closed")
+            self._holders += 1
+        try:
+            yield self._handle
+        finally:
+            with self._lock:
+                self._holders -= 1
 
     def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
         """Run once and return what each step took."""
@@ -174,7 +188,7 @@ class Model:
     def close(self) -> None:
         """Free memory and threads, unload the library. Else done when the model is collected."""
         with self._lock:
-            if self._close.alive and len(self._free) != len(self._all):
+            if self._close.alive and (len(self._free) != len(self._all) or self._holders):
                 self._fail("CUV610", "the model is closed while another thread runs it")
             self._free.clear()
             self._close()

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #include "internal.h"
 
 #define BAD(...) cuvil_fail(CUVIL_ERROR_ADAPTER, __VA_ARGS__)
+#define MOST_READ (UINT64_C(1) << 30) /* Linux reads no more than 2 GiB at once */
 
 static const cuvil_adapter_entry *entries_of(const cuvil_adapter_header *header)
 {
@@ -22,6 +24,7 @@ static const char *strings_of(const cuvil_adapter_header *header)
     return (const char *)(entries_of(header) + header->entry_count);
 }
 
+/* What can be told from the header alone. */
 static cuvil_status check_header(const cuvil_model *model, const cuvil_adapter_header *header,
                                  uint64_t bytes, const char *place)
 {
@@ -33,16 +36,6 @@ static cuvil_status check_header(const cuvil_model *model, const cuvil_adapter_h
     if (header->bytes != bytes)
         return BAD("adapter `%s`: %llu bytes, its header says %llu", place,
                    (unsigned long long)bytes, (unsigned long long)header->bytes);
-    uint64_t table = header->entry_count * sizeof(cuvil_adapter_entry) + sizeof *header;
-    if (table > bytes || header->string_bytes == 0 || header->string_bytes > bytes - table ||
-        strings_of(header)[header->string_bytes - 1] != '\0' ||
-        header->name >= header->string_bytes)
-        return BAD("adapter `%s`: its tables do not fit into its %llu bytes", place,
-                   (unsigned long long)bytes);
-    uint32_t sum = cuvil_adapter_sum(header);
-    if (sum != header->checksum)
-        return BAD("adapter `%s`: its checksum is %08x, the header says %08x", place, sum,
-                   header->checksum);
     if (memcmp(header->base, model->lora->fingerprint, sizeof header->base) != 0)
         return BAD("adapter `%s` was built for another package: base %02x%02x%02x%02x, this one "
                    "is %02x%02x%02x%02x",
@@ -52,10 +45,33 @@ static cuvil_status check_header(const cuvil_model *model, const cuvil_adapter_h
     return CUVIL_OK;
 }
 
+static cuvil_status check_tables(const cuvil_adapter_header *header, const char *place)
+{
+    uint64_t table = header->entry_count * sizeof(cuvil_adapter_entry) + sizeof *header;
+    if (table > header->bytes || header->string_bytes == 0 ||
+        header->string_bytes > header->bytes - table || header->name >= header->string_bytes ||
+        strings_of(header)[header->string_bytes - 1] != '\0')
+        return BAD("adapter `%s`: its tables do not fit into its %llu bytes", place,
+                   (unsigned long long)header->bytes);
+    uint32_t sum = cuvil_adapter_sum(header);
+    if (sum != header->checksum)
+        return BAD("adapter `%s`: its checksum is %08x, the header says %08x", place, sum,
+                   header->checksum);
+    return CUVIL_OK;
+}
+
 /* Whether `bytes` from `offset` on are in the file and aligned. */
 static bool inside(const cuvil_adapter_header *header, uint64_t offset, uint64_t bytes)
 {
     return offset % 64 == 0 && offset <= header->bytes && bytes <= header->bytes - offset;
+}
+
+/* The same of an array float [rows, columns]; columns > 0. */
+static bool floats_inside(const cuvil_adapter_header *header, uint64_t offset, uint64_t rows,
+                          uint64_t columns)
+{
+    return rows <= header->bytes / sizeof(float) / columns &&
+           inside(header, offset, rows * columns * sizeof(float));
 }
 
 static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *header, uint32_t i)
@@ -78,18 +94,21 @@ static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *hea
         return false;
     if (!site->packed && entry->panels != panels)
         return false;
-    uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL, rank = entry->rank;
-    return inside(header, entry->a, rank * site->rows * sizeof(float)) &&
-           inside(header, entry->b, rank * columns * sizeof(float)) &&
-           (entry->gain == 0 || inside(header, entry->gain, columns * sizeof(float)));
+    uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL;
+    return floats_inside(header, entry->a, entry->rank, site->rows) &&
+           floats_inside(header, entry->b, entry->rank, columns) &&
+           (entry->gain == 0 || floats_inside(header, entry->gain, 1, columns));
 }
 
-/* Check an adapter's bytes and list it under `name` (NULL: its own). Takes the mapping over. */
+/* Check an adapter's bytes and list it under `name` (NULL: its own). Takes what was mapped for it
+ * over, on success. */
 static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, const char *place,
                           const char *name, void *mapped)
 {
     const cuvil_adapter_header *header = data;
     cuvil_status status = check_header(model, header, bytes, place);
+    if (status == CUVIL_OK)
+        status = check_tables(header, place);
     for (uint32_t i = 0; status == CUVIL_OK && i < header->entry_count; i++)
         if (!good_entry(model, header, i))
             status = BAD("adapter `%s`: entry %u is malformed or does not fit this package", place,
@@ -132,13 +151,16 @@ cuvil_status cuvil_list_adapters(cuvil_model *model)
     const unsigned char *data = model->adapter_data;
     uint64_t left = model->adapter_bytes;
     cuvil_status status = CUVIL_OK;
-    while (status == CUVIL_OK && left >= sizeof(cuvil_adapter_header)) {
-        uint64_t bytes = ((const cuvil_adapter_header *)data)->bytes;
-        uint64_t step = (bytes + 63) & ~(uint64_t)63;
-        if (bytes > left || step < bytes)
-            return BAD("corrupt package: an adapter has %llu bytes of %llu",
+    char place[48];
+    for (unsigned number = 0; status == CUVIL_OK && left > 0; number++) {
+        uint64_t bytes =
+            left < sizeof(cuvil_adapter_header) ? 0 : ((const cuvil_adapter_header *)data)->bytes;
+        if (bytes == 0 || bytes > left)
+            return BAD("corrupt package: adapter %u has %llu bytes of %llu", number,
                        (unsigned long long)bytes, (unsigned long long)left);
-        status = enter(model, data, bytes, "of the package", NULL, NULL);
+        snprintf(place, sizeof place, "number %u of the package", number);
+        status = enter(model, data, bytes, place, NULL, NULL);
+        uint64_t step = (bytes + 63) & ~(uint64_t)63; /* at most 63 more than the image has */
         left -= step < left ? step : left;
         data += step;
     }
@@ -180,6 +202,51 @@ static cuvil_status need_adapters(const cuvil_model *model, const char *function
     return CUVIL_OK;
 }
 
+/* Whether exactly `bytes` could be read, from where the file stands. */
+static bool read_all(int file, void *data, uint64_t bytes)
+{
+    for (unsigned char *place = data; bytes > 0;) {
+        ssize_t got = read(file, place, bytes < MOST_READ ? bytes : MOST_READ);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        place += got;
+        bytes -= (uint64_t)got;
+    }
+    return true;
+}
+
+/* A copy of a whole file, so that nothing that happens to the file afterwards can reach it. What is
+ * no adapter is refused before there is memory for it. */
+static cuvil_status read_file(const cuvil_model *model, int file, const char *path, void **result,
+                              uint64_t *bytes)
+{
+    struct stat about;
+    cuvil_adapter_header header;
+    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode))
+        return BAD("adapter `%s` cannot be read: it is no file", path);
+    *bytes = (uint64_t)about.st_size;
+    if (*bytes < sizeof header || !read_all(file, &header, sizeof header))
+        return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", path);
+    cuvil_status status = check_header(model, &header, *bytes, path);
+    if (status != CUVIL_OK)
+        return status;
+    unsigned char *data =
+        mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for the %llu bytes of adapter `%s`",
+                          (unsigned long long)*bytes, path);
+    memcpy(data, &header, sizeof header);
+    if (!read_all(file, data + sizeof header, *bytes - sizeof header)) {
+        munmap(data, *bytes);
+        return BAD("adapter `%s` cannot be read to its end", path);
+    }
+    mprotect(data, *bytes, PROT_READ);
+    *result = data;
+    return CUVIL_OK;
+}
+
 cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name)
 {
     cuvil_status status = need_adapters(model, "cuvil_load_adapter");
@@ -187,19 +254,15 @@ cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char
         status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_load_adapter: the path is NULL");
     if (status != CUVIL_OK)
         return status;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat about;
-    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-        int error = file < 0 ? errno : EINVAL;
-        if (file >= 0)
-            close(file);
-        return BAD("adapter `%s` cannot be read: %s", path, strerror(error));
-    }
-    uint64_t bytes = (uint64_t)about.st_size;
-    void *data = bytes == 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would hold us up */
+    if (file < 0)
+        return BAD("adapter `%s` cannot be read: %s", path, strerror(errno));
+    void *data = NULL;
+    uint64_t bytes = 0;
+    status = read_file(model, file, path, &data, &bytes);
     close(file);
-    if (data == MAP_FAILED)
-        return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", path);
+    if (status != CUVIL_OK)
+        return status;
     status = enter(model, data, bytes, path, name, data);
     if (status != CUVIL_OK)
         munmap(data, bytes);

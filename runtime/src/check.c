@@ -122,6 +122,8 @@ static cuvil_status check_adaptable(const cuvil_model *model)
 {
     if (model->adaptable_count > 0 && model->lora == NULL)
         return CORRUPT("weights may be exchanged, but there is no fingerprint of them");
+    if (model->adaptable_count == 0 && model->adapter_bytes > 0)
+        return CORRUPT("it has adapters, but no weight that they may exchange");
     for (uint32_t i = 0; i < model->adaptable_count; i++) {
         const cuvil_adaptable *site = &model->adaptable[i];
         uint64_t outputs = site->packed ? (uint64_t)cuvil_panels(site) * CUVIL_PANEL
@@ -129,10 +131,11 @@ static cuvil_status check_adaptable(const cuvil_model *model)
         bool good = good_string(model, site->name) && site->place % 64 == 0 &&
                     site->place <= model->weight_bytes &&
                     site->bytes <= model->weight_bytes - site->place;
-        if (site->kernel != CUVIL_NONE)
+        if (site->kernel != CUVIL_NONE) /* the product cannot wrap: at most 2^31 times 2^32 */
             good = good && site->kernel < cuvil_kernel_count && site->packed <= 1 &&
-                   site->outputs > 0 && site->outputs <= INT32_MAX &&
-                   outputs * site->rows * sizeof(float) == site->bytes;
+                   site->outputs > 0 && site->outputs <= INT32_MAX && site->rows > 0 &&
+                   site->bytes % sizeof(float) == 0 &&
+                   outputs * site->rows == site->bytes / sizeof(float);
         if (!good)
             return CORRUPT("adaptable weight %u is malformed or lies outside the weights", i);
     }

@@ -92,7 +92,7 @@ struct cuvil_model {
     uint32_t current;
     uint64_t serials;
     uint64_t shadow_bytes, *shadow_offsets; /* of each adaptable weight in a shadow */
-    uint32_t *first_panels;                 /* of each among all weights' panels */
+    size_t *first_panels;                   /* of each among all weights' panels */
     float *ones;
     cuvil_pool *pool; /* that merges */
 };

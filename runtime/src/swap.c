@@ -15,6 +15,7 @@
 
 enum { UNKNOWN = 0, PRISTINE = 1 }; /* what a shadow's panel holds beside the adapter's own */
 
+/* Of a weight that is merged into. */
 uint32_t cuvil_panels(const cuvil_adaptable *site)
 {
     return (site->outputs + CUVIL_PANEL - 1) / CUVIL_PANEL;
@@ -36,23 +37,26 @@ cuvil_status cuvil_open_views(cuvil_model *model)
     pthread_mutex_init(&model->lock, NULL);
     pthread_mutex_init(&model->swapping, NULL);
     pthread_cond_init(&model->idle, NULL);
-    uint32_t count = model->adaptable_count, panels = 0;
+    uint32_t count = model->adaptable_count;
+    size_t panels = 0;
     if (count == 0)
         return CUVIL_OK;
     model->shadow_offsets = calloc(count, sizeof(uint64_t));
-    model->first_panels = calloc(count, sizeof(uint32_t));
+    model->first_panels = calloc(count, sizeof(size_t));
     for (int i = 0; i < CUVIL_VIEWS; i++)
         model->views[i].places = calloc(count, sizeof(void *));
     bool good = model->shadow_offsets != NULL && model->first_panels != NULL &&
                 model->views[0].places != NULL && model->views[1].places != NULL &&
                 model->views[2].places != NULL;
     for (uint32_t i = 0; good && i < count; i++) {
+        for (int j = 0; j < CUVIL_VIEWS; j++)
+            model->views[j].places[i] = pristine(model, i);
+        if (model->adaptable[i].kernel == CUVIL_NONE)
+            continue; /* exchanged whole: read where the adapter has it */
         model->shadow_offsets[i] = model->shadow_bytes;
         model->shadow_bytes += (model->adaptable[i].bytes + 4095) & ~UINT64_C(4095);
         model->first_panels[i] = panels;
         panels += cuvil_panels(&model->adaptable[i]);
-        for (int j = 0; j < CUVIL_VIEWS; j++)
-            model->views[j].places[i] = pristine(model, i);
     }
     for (int i = 1; good && i < CUVIL_VIEWS; i++)
         good = (model->views[i].panels = calloc(panels + 1, 1)) != NULL;
@@ -106,14 +110,15 @@ void cuvil_forget_views(cuvil_model *model, const cuvil_adapter *adapter)
     }
 }
 
-/* Everything that swaps allocate; once. */
+/* Everything that swaps allocate; once. The caller is the one that swaps. */
 static cuvil_status prepare(cuvil_model *model)
 {
     uint32_t panels = 1;
-    if (model->ones != NULL)
+    if (model->ones != NULL || model->shadow_bytes == 0)
         return CUVIL_OK;
     for (uint32_t i = 0; i < model->adaptable_count; i++)
-        if (cuvil_panels(&model->adaptable[i]) > panels)
+        if (model->adaptable[i].kernel != CUVIL_NONE &&
+            cuvil_panels(&model->adaptable[i]) > panels)
             panels = cuvil_panels(&model->adaptable[i]);
     float *ones = malloc((size_t)panels * CUVIL_PANEL * sizeof(float));
     for (size_t i = 0; ones != NULL && i < (size_t)panels * CUVIL_PANEL; i++)
@@ -221,25 +226,26 @@ static cuvil_view *choose(cuvil_model *model, const cuvil_adapter *adapter)
     return second->readers == 0 && first->readers > 0 ? second : first;
 }
 
+/* The adapter cannot go meanwhile: unloading is swapping too. */
 static cuvil_status put_to_use(cuvil_model *model, const char *name)
 {
     pthread_mutex_lock(&model->lock);
     cuvil_adapter *adapter = cuvil_find_adapter(model, name);
     cuvil_status status = adapter == NULL ? cuvil_unknown_adapter(model, name) : CUVIL_OK;
+    pthread_mutex_unlock(&model->lock);
     if (status == CUVIL_OK)
         status = prepare(model);
-    cuvil_view *view = NULL;
-    bool ready = false;
-    if (status == CUVIL_OK) {
-        view = choose(model, adapter);
-        ready = view->adapter == adapter;
-        while (!ready && view->readers > 0)
-            pthread_cond_wait(&model->idle, &model->lock);
-        if (!ready)
-            view->adapter = NULL;
-    }
+    if (status != CUVIL_OK)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    cuvil_view *view = choose(model, adapter);
+    bool ready = view->adapter == adapter;
+    while (!ready && view->readers > 0)
+        pthread_cond_wait(&model->idle, &model->lock);
+    if (!ready)
+        view->adapter = NULL;
     pthread_mutex_unlock(&model->lock);
-    if (status == CUVIL_OK && !ready)
+    if (!ready)
         status = fill(model, view, adapter);
     if (status != CUVIL_OK)
         return status;

@@ -40,6 +40,7 @@ SECTIONS = (
 WEIGHTS, ADAPTERS = SECTIONS.index("weights"), SECTIONS.index("adapters")
 CHECKSUM = 32 + 16 * len(SECTIONS)
 HEADER_BYTES = 320
+ADAPTER_CHECKSUM = 100
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
 FLAGS = ["-std=c11", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-pthread"]
 
@@ -125,6 +126,24 @@ class Image:
         self.weights += array.tobytes()
         return self.buffer(WEIGHT, self.const(array.nbytes), offset)
 
+    def adapted(
+        self, array: np.ndarray, kernel: str = "", rows: int = 0, outputs: int = 0, packed: int = 0
+    ) -> int:
+        """A weight that adapters may exchange; without a kernel that merges, as a whole."""
+        self.weights += b"\0" * (-len(self.weights) % 64)
+        place = len(self.weights)
+        self.weights += array.tobytes()
+        number = self.kernel(kernel) if kernel else NONE
+        key = self.string(f"weight {len(self.adaptable)}")
+        fields = (key, number, place, array.nbytes, rows, outputs, packed, 0)
+        self.adaptable.append(struct.pack("<IIQQIIII", *fields))
+        return self.buffer(ADAPTED, self.const(array.nbytes), len(self.adaptable) - 1)
+
+    def kernel(self, name: str) -> int:
+        if name not in self.kernels:
+            self.kernels.append(name)
+        return self.kernels.index(name)
+
     def arena(self, size: int) -> int:
         """A buffer after all earlier ones, 64-byte aligned."""
         place = self.arena_bytes
@@ -148,10 +167,8 @@ class Image:
     ) -> int:
         """`target`: a kernel's C name, what to say when a demand fails, or a step number."""
         name = str(target)
-        if kind == KERNEL and name not in self.kernels:
-            self.kernels.append(name)
         named = kind in (KERNEL, REQUIRE)
-        number = self.kernels.index(name) if kind == KERNEL else 0 if named else int(target)
+        number = self.kernel(name) if kind == KERNEL else 0 if named else int(target)
         first = len(self.operands)
         self.operands += [*buffers, *scalars]
         fields = (kind, number, first, len(buffers), first + len(buffers), len(scalars))
@@ -179,7 +196,11 @@ class Image:
 
 
 def seal(image: bytes) -> bytes:
-    """The image with its checksum made right."""
+    """The image with its checksum made right, and that of an adapter that fills its section."""
+    start, size = struct.unpack_from("<QQ", image, 32 + 16 * ADAPTERS)
+    adapter = image[start : start + size]
+    if len(adapter) > ADAPTER_CHECKSUM and struct.unpack_from("<Q", adapter, 16)[0] == size:
+        image = image[:start] + seal_adapter(adapter) + image[start + size :]
     total = zlib.adler32(image[:CHECKSUM])
     for number in range(len(SECTIONS)):
         if number in (WEIGHTS, ADAPTERS):
@@ -187,6 +208,12 @@ def seal(image: bytes) -> bytes:
         offset, size = struct.unpack_from("<QQ", image, 32 + 16 * number)
         total = zlib.adler32(image[offset : offset + size], total)
     return image[:CHECKSUM] + struct.pack("<I", total) + image[CHECKSUM + 4 :]
+
+
+def seal_adapter(adapter: bytes) -> bytes:
+    """The adapter with its checksum made right."""
+    head, tail = adapter[:ADAPTER_CHECKSUM], adapter[ADAPTER_CHECKSUM + 4 :]
+    return head + struct.pack("<I", zlib.adler32(head + bytes(4) + tail)) + tail
 
 
 def attach(file: Path, image: bytes) -> int:

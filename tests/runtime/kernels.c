@@ -1,7 +1,11 @@
 /* Hand-written kernels for the tests: the ABI of image.h and nothing of the compiler. */
 #include <string.h>
+#include <time.h>
 
 #include "../../runtime/src/image.h"
+
+#define TEST_MERGE_ROWS 3 /* as fake_adapters.py has them */
+#define TEST_MERGE_COLUMNS 40
 
 #define KERNEL(name)                                                                       \
     int32_t name(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, \
@@ -114,6 +118,79 @@ KERNEL(test_zero)
 {
     (void)begin, (void)end, (void)scratch;
     memset(buffers[0], 0, (size_t)scalars[0]);
+    return CUVIL_FAULT_NONE;
+}
+
+/* What an adapter makes of a panel: w [rows, 32], then an array of gains and one of factors. */
+static void merge_panel(const float *w, const float *a, const float *b, const float *gain,
+                        float *out, int64_t rows, int64_t stride, int64_t columns, int64_t rank)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            float sum = w[i * stride + j] * gain[j];
+            for (int64_t r = 0; r < rank; r++)
+                sum += a[r * rows + i] * b[r * 32 + j];
+            out[i * stride + j] = sum;
+        }
+}
+
+/* The two below fail where the first factor is not finite, as no kernel of the compiler does. */
+#define FAILS(a) (!((a)[0] - (a)[0] <= 0.0f))
+
+/* Merge into panels of TEST_MERGE_ROWS rows; a task is a panel; scalars: rank. */
+KERNEL(test_merge_panels)
+{
+    const float *w = buffers[0], *a = buffers[1], *b = buffers[2], *gain = buffers[3];
+    float *out = buffers[4];
+    (void)scratch;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t at = p * TEST_MERGE_ROWS * 32;
+        if (FAILS(a))
+            return CUVIL_FAULT_INDEX;
+        merge_panel(w + at, a, b + p * scalars[0] * 32, gain + p * 32, out + at, TEST_MERGE_ROWS,
+                    32, 32, scalars[0]);
+    }
+    return CUVIL_FAULT_NONE;
+}
+
+/* The same into a row-major weight of TEST_MERGE_ROWS rows of TEST_MERGE_COLUMNS. */
+KERNEL(test_merge_rows)
+{
+    const float *w = buffers[0], *a = buffers[1], *b = buffers[2], *gain = buffers[3];
+    float *out = buffers[4];
+    (void)scratch;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t left = TEST_MERGE_COLUMNS - p * 32;
+        if (FAILS(a))
+            return CUVIL_FAULT_INDEX;
+        merge_panel(w + p * 32, a, b + p * scalars[0] * 32, gain + p * 32, out + p * 32,
+                    TEST_MERGE_ROWS, TEST_MERGE_COLUMNS, left < 32 ? left : 32, scalars[0]);
+    }
+    return CUVIL_FAULT_NONE;
+}
+
+/* gate[0] = 1, then wait until gate[1] is not 0: from outside, by way of the input's memory. */
+KERNEL(test_gate)
+{
+    int32_t *gate = buffers[0];
+    (void)scalars, (void)begin, (void)end, (void)scratch;
+    __atomic_store_n(&gate[0], 1, __ATOMIC_RELEASE);
+    for (time_t last = time(NULL) + 60; __atomic_load_n(&gate[1], __ATOMIC_ACQUIRE) == 0;)
+        if (time(NULL) > last)
+            return CUVIL_FAULT_INDEX;
+    return CUVIL_FAULT_NONE;
+}
+
+/* out[0] = the number that all of w are, or -1 where they differ; scalars: length of w. */
+KERNEL(test_number_of)
+{
+    const float *w = buffers[0];
+    float *out = buffers[1];
+    (void)begin, (void)end, (void)scratch;
+    out[0] = w[0];
+    for (int64_t i = 1; i < scalars[0]; i++)
+        if (w[i] < w[0] || w[i] > w[0])
+            out[0] = -1.0f;
     return CUVIL_FAULT_NONE;
 }
 
