@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 from cuvilc.diagnostics import define, fail
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter

@@ -12,11 +12,12 @@ import typer
 from cuvilc.cli_options import JsonOption
 from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text
+from cuvilc.diagnostics import Diagnostic
 
 _ROWS = 12
 
 app = typer.Typer(
-    help="LoRA adapters: what is in one.",
+    help="LoRA adapters: what is in one, and making one for a package.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -30,43 +31,113 @@ AdapterArgument = Annotated[
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Every module and every layer.")]
+Base = Annotated[
+    Path | None,
+    typer.Option(
+        "--base",
+        metavar="MODEL",
+        show_default=False,
+        help="A model: show what the adapter attaches to in it, and what is left over.",
+    ),
+]
+MapFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--adapter-map",
+        metavar="FILE",
+        show_default=False,
+        help='With --base: JSON that says where modules are, {"MODULE": "initialiser or node"}.',
+    ),
+]
+BaseWeights = Annotated[
+    Path | None,
+    typer.Option(
+        "--base-weights", metavar="PATH", show_default=False,
+        help="With --base: the checkpoint it was exported from, to find weights by their values.",
+    ),
+]  # fmt: skip
 
 
 @app.callback()
 def adapter() -> None:
-    """LoRA adapters: what is in one."""
+    """LoRA adapters: what is in one, and making one for a package."""
 
 
 @app.command("inspect")
-def inspect(path: AdapterArgument, all: All = False, json: JsonOption = False) -> None:
+def inspect(
+    path: AdapterArgument,
+    base: Base = None,
+    adapter_map: MapFile = None,
+    base_weights: BaseWeights = None,
+    all: All = False,
+    json: JsonOption = False,
+) -> None:
     """Show what is in an adapter.
 
     Its modules with ranks and shapes, and its graph: which module follows which. Every tensor is
-    checked on the way. The graph's order is told by the names of the modules.
+    checked on the way. The graph's order is told by the names of the modules. With a base model
+    it also shows where they attach; the exit code is 1 where any of them does not.
 
     \b
       cuvilc adapter inspect ./sql-lora
+      cuvilc adapter inspect ./sql-lora --base model.onnx
       cuvilc adapter inspect ./sql-lora --json | jq '.adapters[0].graph'
     """
     from cuvilc import inspect_adapter as facts  # noqa: PLC0415
 
     out = Output(json)
-    reports = [facts.report(a) for a in facts.read(path)]
+    if base is None and (adapter_map or base_weights):
+        raise typer.BadParameter("--adapter-map and --base-weights need --base")
+    adapters = facts.read(path)
+    reports = [facts.report(a) for a in adapters]
+    places = facts.attached(adapters, base, adapter_map, base_weights) if base else None
     if json:
-        out.data({"adapters": reports})
-        return
+        out.data({"adapters": reports, **({"base": places} if places else {})})
+    else:
+        _show(out, reports, all)
+        if places:
+            _show_base(out, places, all)
+    if places and places["left_over"]:
+        raise typer.Exit(1)
+
+
+def _show(out: Output, reports: list[dict[str, Any]], every: bool) -> None:
     for number, report in enumerate(reports):
         if number:
             out.text("")
         for line in _head(report):
             out.text(printable(line))
-        out.draw(_modules(report, all))
+        out.draw(_modules(report, every))
         hidden = len(report["modules"]) - _ROWS
-        if hidden > 0 and not all:
+        if hidden > 0 and not every:
             out.text(f"… {hidden} more modules, see --all")
         out.text("")
-        for line in _graph(report, all):
+        for line in _graph(report, every):
             out.text(printable(line))
+
+
+def _show_base(out: Output, places: dict[str, Any], every: bool) -> None:
+    """A line for each site, then what is wrong."""
+    found, left = places["attached"], places["left_over"]
+    out.text("")
+    what = f", {len(left)} left over" if left else ""
+    out.text(printable(f"{len(found)} parameters attach to {places['model']}{what}"))
+    if found:
+        rows = table("module", "parameter", "weight", "shape", "outputs", "evidence")
+        for site in found if every else found[:_ROWS]:
+            start, size = site["outputs"]
+            whole = size == site["shape"][site["out_axis"]]
+            rows.add_row(
+                printable(site["module"]), printable(site["parameter"]), printable(site["weight"]),
+                _shape(site["shape"]), f"axis {site['out_axis']}"
+                + ("" if whole else f", {start} to {start + size}"), printable(site["evidence"]),
+            )  # fmt: skip
+        out.draw(rows)
+        if len(found) > _ROWS and not every:
+            out.text(f"… {len(found) - _ROWS} more, see --all")
+    for problem in left:
+        out.text("")
+        out.text(printable(Diagnostic(**problem).render()))
 
 
 def _head(report: dict[str, Any]) -> Iterator[str]:
@@ -146,3 +217,54 @@ def _step(step: dict[str, Any], modules: dict[str, Any], dropout: float) -> str:
         said = "replaced" if r is None else f"r {r}, alpha {alpha:g}, dropout {dropout:g}"
         parts.append(f"{names}  → {said}")
     return "; ".join(parts)
+
+
+Package = Annotated[
+    Path,
+    typer.Option(
+        "--base",
+        metavar="NAME.cuvil",
+        show_default=False,
+        help="The package it is for, built with `--lora swap`.",
+    ),
+]
+AdapterOutput = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE.cuvla", help="[default: its name]")
+]
+AdapterName = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="What the adapter will be called.")
+]
+
+
+@app.command("build")
+def build(
+    path: AdapterArgument,
+    base: Package,
+    output: AdapterOutput = None,
+    name: AdapterName = "",
+    json: JsonOption = False,
+) -> None:
+    """Make an adapter for a package that is already shipped.
+
+    Nothing is compiled: the adapter's factors are laid out as the package's kernels read them. The
+    file fits this package alone, which refuses any other when it loads one.
+
+    \b
+      cuvilc adapter build ./sql-lora --base model.cuvil -o sql.cuvla
+      python -c 'm.load_adapter("sql.cuvla"); m.use("sql-lora")'
+    """
+    from cuvilc.cli_files import write_file  # noqa: PLC0415
+    from cuvilc.driver_swap import build_adapters  # noqa: PLC0415
+
+    out = Output(json)
+    made = build_adapters(path, name, base)
+    if output is not None and len(made) > 1:
+        raise typer.BadParameter(f"{path} holds {len(made)} adapters, and -o names one file")
+    reports = []
+    for adapter, data in made:
+        file = output or Path(f"{adapter.name}.cuvla")
+        write_file(file, lambda stream, data=data: stream.write(data))  # type: ignore[misc]
+        reports.append({"name": adapter.name, "path": str(file), "bytes": len(data)})
+        out.text(printable(f"{file}  {bytes_text(len(data))}, adapter `{adapter.name}`"))
+    if json:
+        out.data({"adapters": reports})

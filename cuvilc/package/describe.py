@@ -35,7 +35,7 @@ def describe(
     kernels: Mapping[str, KernelFacts],
     adapters: Sequence[dict[str, object]] = (),
 ) -> artifact.Metadata:
-    """Metadata of schema 1.1, complete but for what writing the package finds out."""
+    """Metadata of schema 1.2, complete but for what writing the package finds out."""
     ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
     return {
         "schema_version": artifact.SCHEMA_VERSION,

@@ -74,7 +74,7 @@ def test_old_metadata_still_loads(fixture: Path) -> None:
 
 
 def test_there_are_fixtures() -> None:
-    assert {"2026-11-29-v1.0", "2026-11-29-v1.1"} <= {p.stem for p in FIXTURES}
+    assert {"2026-11-29-v1.0", "2026-11-29-v1.1", "2026-11-29-v1.2"} <= {p.stem for p in FIXTURES}
 
 
 def test_computed_symbols_are_marked() -> None:
