@@ -165,17 +165,19 @@ def average_pooled(n: Node, x: ir.Value) -> ir.Value:
     """ai.avg_pool of x [N, C, ...] with the node's attributes."""
     kernel = n.ints("kernel_shape")
     assert kernel is not None
-    facts = window(n, kernel, shape_of(x)[2:])
     counted = bool(n.attr("count_include_pad", 0))
-    x = outside(n, x, facts, 0.0)
-    return ai(
-        "avg_pool",
-        x,
-        kernel=kernel,
-        ceil_mode=bool(n.attr("ceil_mode", 0)),
-        count_include_pad=counted,
-        **facts,
-    )
+    more = {
+        "kernel": kernel, "ceil_mode": bool(n.attr("ceil_mode", 0)), "count_include_pad": counted,
+    }  # fmt: skip
+    own = window(n, kernel, shape_of(x)[2:])
+    facts = dict(own)
+    wide = outside(n, x, facts, 0.0)
+    y = ai("avg_pool", wide, **more, **facts)
+    if counted or wide is x:
+        return y
+    # Pads are cells of `wide`, so y has the sum by all of them: divided by the share of x's own.
+    ones = outside(n, ir.full(1.0, (1, 1, *shape_of(x)[2:]), dtype_of(x)), own, 0.0)
+    return ai("elemwise_div", y, ai("avg_pool", ones, **more, **facts))
 
 
 @importer("LpPool")

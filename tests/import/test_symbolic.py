@@ -44,6 +44,15 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any], dict[str, Any]]] = {
         "MaxPool", [(("n", 2, "h", "w"), F)],
         {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 1, 0, 1]}, {"outputs": 2},
     ),
+    "means that count no pads": (
+        "AveragePool", [(("n", 2, "h", "w"), F)],
+        {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "SAME_LOWER"}, {},
+    ),
+    "means that count pads": (
+        "AveragePool", [(("n", 2, "h", "w"), F)],
+        {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "SAME_UPPER",
+         "count_include_pad": 1}, {},
+    ),
     "products": ("CumProd", [(("n", "h", "w"), F), np.array(1)], {}, {"opset": 26}),
     "spectrum": (
         "DFT", [(("n", "h", 600, 1), F), None, np.array(2)], {"onesided": 1}, {"opset": 20},
