@@ -89,3 +89,36 @@ def _totals(modules: list[dict[str, Any]]) -> dict[str, Any]:
         "ranks": sorted({m["r"] for m in modules if "r" in m}),
         "dtypes": sorted({d for m in modules for d in m["dtypes"]}),
     }
+
+
+def attached(
+    adapters: tuple[Adapter, ...], model: Path, adapter_map: Path | None, base_weights: Path | None
+) -> dict[str, Any]:
+    """What the adapters attach to in a model, and the diagnostics of what is left over.
+
+    CuvilError for files that cannot be read and for an adapter map that is not right.
+    """
+    registry = import_module("cuvilc.import.registry")
+    program = registry.load(model, registry.ImportOptions())
+    sites, problems = import_module("cuvilc.import.lora_attach").look(
+        program, adapters, adapter_map=adapter_map, base_weights=base_weights
+    )
+    with program:
+        return {
+            "model": str(model),
+            "attached": [_site(site) for site in sites],
+            "left_over": [d.to_json() for same in problems.found.values() for d in same],
+        }
+
+
+def _site(site: Any) -> dict[str, Any]:
+    """A Site, as JSON has it. weight, nodes: the model's own names."""
+    from cuvilc.dialect import ir  # noqa: PLC0415  (MLIR, which an adapter alone does not need)
+
+    return {
+        "module": site.module, "parameter": site.parameter, "kind": site.kind,
+        "weight": ir.source_name(site.value.owner), "shape": list(site.shape),
+        "out_axis": site.out_axis, "outputs": [site.start, site.size],
+        "nodes": list(dict.fromkeys(ir.source_name(operation) for operation, _ in site.uses)),
+        "evidence": site.evidence,
+    }  # fmt: skip

@@ -19,6 +19,7 @@ from .lora_base import Base
 from .lora_claims import Claim, Claims, Place, wanted
 from .lora_index import index
 from .lora_map import AdapterMap
+from .lora_problems import Problems
 from .lora_search import Search, site_of
 
 ALL_LINEAR = "all-linear"
@@ -37,12 +38,28 @@ def find_sites(
     For the program as it was imported, before any pass. CUV720 to CUV726 with everything that does
     not attach, CUV701 and CUV702 for base weights that cannot be read.
     """
+    sites, problems = look(
+        program, adapters, adapter_map=adapter_map, base_weights=base_weights
+    )  # fmt: skip
+    problems.settle()
+    return sites
+
+
+def look(
+    program: ir.Program,
+    adapters: Sequence[Adapter],
+    *,
+    adapter_map: Path | None = None,
+    base_weights: Path | None = None,
+) -> tuple[Sites, Problems]:
+    """As find_sites: what attaches, and what is wrong with the rest. Raises for the files alone."""
     settings = AdapterMap.read(adapter_map) if adapter_map else AdapterMap(Path())
     base = Base.read(base_weights) if base_weights else None
     wants = list(wanted(adapters))
     with program:
         settings.check_used(wants)
-        return Sites(tuple(Search(Claims(index(program)), settings, base).run(wants)))
+        search = Search(Claims(index(program)), settings, base)
+        return Sites(tuple(search.run(wants))), search.problems
 
 
 def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:

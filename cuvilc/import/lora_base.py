@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,23 +71,28 @@ def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
 
 def equals(rows: Array, tensor: Array) -> bool:
     """Whether values are a tensor's, which an export may have rounded."""
-    return any(_identical(rows, rounded) for rounded in _rounded(tensor, rows.dtype))
-
-
-def _rounded(tensor: Array, dtype: Any) -> Iterator[Array]:
-    """The tensor in a dtype; also as that dtype holds it after a half or bfloat16 did."""
-    yield tensor.astype(dtype)
-    if np.dtype(dtype).itemsize > 2:
-        for narrow in (np.float16, ml_dtypes.bfloat16):
-            with np.errstate(over="ignore"):
-                yield tensor.astype(narrow).astype(dtype)
-
-
-def _identical(rows: Array, tensor: Array) -> bool:
-    if rows.shape != tensor.shape and (rows.ndim > 1 or tensor.ndim > 1):
+    if rows.shape != tensor.shape and (rows.ndim > 1 or tensor.ndim > 1 or rows.size != 1):
         return False
-    flat, other = rows.reshape(-1), tensor.reshape(-1)
-    return np.array_equal(flat[:_FIRST], other[:_FIRST]) and np.array_equal(flat, other)
+    return any(
+        np.array_equal(_first(rows), _round(_first(tensor), via, rows.dtype))
+        and np.array_equal(rows, _round(tensor, via, rows.dtype))
+        for via in _roundings(rows.dtype)
+    )
+
+
+def _roundings(dtype: Any) -> tuple[Any, ...]:
+    """The dtypes that may have held a value before this one did."""
+    return (dtype,) if np.dtype(dtype).itemsize <= 2 else (dtype, np.float16, ml_dtypes.bfloat16)
+
+
+def _round(tensor: Array, via: Any, dtype: Any) -> Array:
+    with np.errstate(over="ignore"):
+        return tensor.astype(via, copy=False).astype(dtype, copy=False)
+
+
+def _first(rows: Array) -> Array:
+    """Some values from the beginning, without copying the rest."""
+    return rows[:1].reshape(-1)[:_FIRST]
 
 
 def search(index: Index, want: Wanted, tensor: Array) -> list[tuple[Weight, Reader, Place]]:
@@ -115,10 +119,13 @@ def _starts(mine: Array, rows: Array) -> int | None:
     if mine.ndim != rows.ndim or mine.shape[1:] != rows.shape[1:] or len(mine) < len(rows):
         return None
     count = len(mine) - len(rows) + 1
-    for rounded in _rounded(rows, mine.dtype):
-        first = rounded[0].reshape(-1)[:_FIRST]
-        starts = mine[:count].reshape(count, -1)[:, : len(first)]
-        for at in np.flatnonzero((starts == first).all(1)):
-            if np.array_equal(mine[at : at + len(rows)], rounded):
+    for via in _roundings(mine.dtype):
+        first = _round(_first(rows), via, mine.dtype)
+        if mine.ndim == 1:
+            starts = mine[:count, None] == first[:1]
+        else:
+            starts = mine.reshape(len(mine), -1)[:count, : len(first)] == first
+        for at in np.flatnonzero(starts.all(1)):
+            if equals(mine[at : at + len(rows)], rows):
                 return int(at)
     return None

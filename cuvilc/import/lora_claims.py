@@ -25,6 +25,7 @@ class Wanted:
     """
 
     adapter: str
+    place: str  # of the adapter
     change: ModuleChange
     parameter: str
     kind: str
@@ -49,16 +50,22 @@ def wanted(adapters: Sequence[Adapter]) -> Iterator[Wanted]:
     """Every parameter that the adapters' changes name."""
     for adapter in adapters:
         for change in adapter.changes:
-            low = change.low_rank
-            if low is not None:
-                n, r = low.b.shape[0], low.a.shape[1:]
-                shape = (r[0], n) if change.kind == "embedding" else (n, *r)
-                yield Wanted(adapter.name, change, "weight", change.kind, shape)
-            if low is not None and low.bias is not None and "bias" not in change.replaced:
-                yield Wanted(adapter.name, change, "bias", "", low.bias.shape)
-            for parameter, array in change.replaced.items():
-                if parameter != "weight" or low is None:
-                    yield Wanted(adapter.name, change, parameter, "", array.shape)
+            for parameter, kind, shape in _parameters(change):
+                yield Wanted(adapter.name, str(adapter.place), change, parameter, kind, shape)
+
+
+def _parameters(change: ModuleChange) -> Iterator[tuple[str, str, Shape]]:
+    """(name, kind, shape) of each parameter that a change names."""
+    low = change.low_rank
+    if low is not None:
+        n, inputs = low.b.shape[0], low.a.shape[1:]
+        shape = (inputs[0], n) if change.kind == "embedding" else (n, *inputs)
+        yield "weight", change.kind, shape
+        if low.bias is not None and "bias" not in change.replaced:
+            yield "bias", "", low.bias.shape
+    for parameter, array in change.replaced.items():
+        if parameter != "weight" or low is None:
+            yield parameter, "", array.shape
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,11 @@ def _about(want: Wanted) -> str:
     return f"adapter `{want.adapter}`: `{want.name}`"
 
 
-def _place(want: Wanted) -> str:
-    return ", ".join(want.change.tensors)
+def _tensors(want: Wanted) -> str:
+    """The names of the parameter's tensors in the adapter's file."""
+    every = want.change.tensors
+    own = [n for n in every if n.endswith(f".{want.parameter}") and want.parameter != "weight"]
+    return ", ".join(own or every)
 
 
 def listed(words: Iterable[str]) -> str:
@@ -39,8 +42,8 @@ def not_found(want: Wanted, modules: set[str], bare: bool, searched: bool) -> Di
     if searched:
         notes.append("no weight has the values of the base checkpoint's either")
     return Diagnostic(
-        codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model",
-        evidence=_place(want), notes=notes, help=_MAP.format(want.module),
+        codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model", want.place,
+        evidence=_tensors(want), notes=notes, help=_MAP.format(want.module),
     )  # fmt: skip
 
 
@@ -49,7 +52,8 @@ def no_parameter(want: Wanted, path: str) -> Diagnostic:
     return Diagnostic(
         codes.NO_PARAMETER,
         f"{_about(want)}: the model's `{path}` has no `{want.parameter}` that could be changed",
-        evidence=_place(want),
+        want.place,
+        evidence=_tensors(want),
     )
 
 
@@ -57,9 +61,9 @@ def misfit(want: Wanted, tried: Sequence[tuple[Claim, str]]) -> Diagnostic:
     """The weights at the module's path have other sizes or uses."""
     shown = dict.fromkeys(f"{c.weight} ({c.evidence}): {why}" for c, why in tried)
     return Diagnostic(
-        codes.SITE_MISFIT, f"{_about(want)} does not fit the model's weight",
+        codes.SITE_MISFIT, f"{_about(want)} does not fit the model's weight", want.place,
         evidence="\n".join([*shown][:_SHOWN]),
-        notes=[f"from {_place(want)}"] if want.change.tensors else [],
+        notes=[f"from {_tensors(want)}"] if want.change.tensors else [],
     )  # fmt: skip
 
 
@@ -67,7 +71,7 @@ def ambiguous(want: Wanted, why: str, claims: Iterable[Claim]) -> Diagnostic:
     """Several candidates, each with its evidence."""
     shown = dict.fromkeys(f"{c.weight} of `{c.path}`: {c.evidence}" for c in claims)
     return Diagnostic(
-        codes.AMBIGUOUS_SITE, f"{_about(want)}: {why}",
+        codes.AMBIGUOUS_SITE, f"{_about(want)}: {why}", want.place,
         evidence="\n".join([*shown][:_SHOWN]), help=_MAP.format(want.module),
     )  # fmt: skip
 
@@ -77,6 +81,7 @@ def claimed_twice(first: Wanted, second: Wanted, claim: Claim) -> Diagnostic:
     return Diagnostic(
         codes.AMBIGUOUS_SITE,
         f"{_about(first)} and `{second.name}` would both change {claim.weight}",
+        first.place,
         evidence=f"{claim.weight} of `{claim.path}`: {claim.evidence}",
         help=_MAP.format(second.module),
     )
@@ -85,7 +90,7 @@ def claimed_twice(first: Wanted, second: Wanted, claim: Claim) -> Diagnostic:
 def changed(want: Wanted, claim: Claim, why: str) -> Diagnostic:
     """The weight is not the module's own any more."""
     return Diagnostic(
-        codes.CHANGED_WEIGHT, f"{_about(want)}: {why}",
+        codes.CHANGED_WEIGHT, f"{_about(want)}: {why}", want.place,
         evidence=f"{claim.weight}: {claim.evidence}, read by node `{claim.reader.label}`",
     )  # fmt: skip
 
@@ -94,5 +99,6 @@ def other_base(want: Wanted, claim: Claim, name: str) -> Diagnostic:
     """The checkpoint has other values."""
     return Diagnostic(
         codes.OTHER_BASE, f"{_about(want)}: the model's weight is not the base checkpoint's",
+        want.place,
         evidence=f"{claim.weight} ({claim.evidence}) differs from the checkpoint's `{name}`",
     )  # fmt: skip

@@ -61,16 +61,6 @@ class Relation:
     def order(self) -> tuple[int, int]:
         return (self.tier, -self.common)
 
-    def words(self) -> str:
-        """For reports: nothing where the paths are the same."""
-        if self.tier == EXACT:
-            return ""
-        if self.tier == RESPELLED:
-            return "`attn` for `self_attn`"
-        if self.dropped and self.added:
-            return f"`{self.dropped}.` for `{self.added}.`"
-        return f"with prefix `{self.added}.`" if self.added else f"without `{self.dropped}.`"
-
 
 def relate(path: str, found: str) -> Relation | None:
     """Whether two paths can mean the same module; None if not.

@@ -32,7 +32,7 @@ class Option:
 
 
 class Search:
-    """One search; `run` finds everything or says everything that is wrong."""
+    """One search; `problems` is everything that does not attach."""
 
     def __init__(self, claims: Claims, settings: AdapterMap, base: Base | None) -> None:
         self.claims, self.settings, self.base = claims, settings, base
@@ -42,14 +42,14 @@ class Search:
         self.taken: dict[tuple[str, ir.Operation, int], list[tuple[Wanted, Place]]] = {}
 
     def run(self, wants: Sequence[Wanted]) -> list[Site]:
-        """The sites, weights before biases: a bias may be known by its module's weight alone."""
+        """The sites that are found, in the order of `wants`; what is not found is in `problems`."""
         for want in wants:
             options = self._options(want)
             if options and len(_best(options)) == 1 and options[0].fits:
                 self.prefixes.add((options[0].relation.dropped, options[0].relation.added))
+        # Weights before biases: a bias may be known by its module's weight alone.
         order = sorted(range(len(wants)), key=lambda i: wants[i].parameter != "weight")
         found = {i: self._sites(wants[i], self._find(wants[i])) for i in order}
-        self.problems.settle()
         made: dict[tuple[str, str, ir.Value], Site] = {}
         for i in range(len(wants)):
             for site in found[i]:
