@@ -70,7 +70,8 @@ def find(program: Any, request: BuildRequest) -> Attached | None:
     mode = mode_of(request)
     if not mode:
         return None
-    adapters = read(request.adapters)
+    spelling = import_module("cuvilc.import.lora_spelling")
+    adapters = spelling.spelled(program, read(request.adapters))
     sites = import_module("cuvilc.import.lora_attach").find_sites(
         program, adapters, adapter_map=request.adapter_map, base_weights=request.base_weights
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import CuvilError, fail
@@ -20,8 +22,9 @@ _SHOWN = 8
 def read_adapters(path: str | Path, name: str | None = None) -> tuple[Adapter, ...]:
     """The adapters at a place, each in one of the forms that CUV701 lists. CUV701 to CUV711.
 
-    `name` chooses among several of a folder; where one only is there, it is given that name. A
-    folder may hold an adapter and, in folders below, named ones: PEFT writes several so.
+    `name` chooses among several; where one only is there, it is given that name. A folder may hold
+    an adapter and, in folders below, named ones: PEFT writes several so. A file of kohya's may hold
+    one for each part of a model: `unet`, `text_encoder`.
     """
     place = Path(path)
     if place.is_dir():
@@ -32,10 +35,10 @@ def read_adapters(path: str | Path, name: str | None = None) -> tuple[Adapter, .
         return (lora_peft.read(place.parent, name or _name(place.parent)),)
     if place.suffix in _PICKLES:
         raise fail(codes.PICKLED, "the adapter's tensors are pickled", place=str(place))
-    return (_of_file(place, name),)
+    return _of_file(place, name)
 
 
-def _of_file(path: Path, name: str | None) -> Adapter:
+def _of_file(path: Path, name: str | None) -> tuple[Adapter, ...]:
     file = read_tensors(path)
     names = list(file.tensors)
     if any(n.startswith(lora_peft.PREFIX) for n in names):
@@ -45,20 +48,27 @@ def _of_file(path: Path, name: str | None) -> Adapter:
         first = ", ".join(f"`{n}`" for n in names[:3]) or "none"
         message = "the file holds no adapter"
         raise fail(codes.NOT_AN_ADAPTER, message, place=str(path), evidence=f"tensors: {first}")
-    return lora_kohya.read(file, name or path.name.removesuffix(".safetensors"))
+    adapters = lora_kohya.read(file, path.name.removesuffix(".safetensors"))
+    if name is None:
+        return adapters
+    if len(adapters) == 1:
+        return (replace(adapters[0], name=name),)
+    chosen = tuple(a for a in adapters if a.name == name)
+    return chosen or _no_such(path, name, [a.name for a in adapters])
 
 
 def _of_folder(folder: Path, name: str | None) -> tuple[Adapter, ...]:
     places = _places(folder)
     if not places:
-        return (_of_file(_only_file(folder), name or _name(folder)),)
+        adapters = _of_file(_only_file(folder), name)
+        return (
+            (replace(adapters[0], name=name or _name(folder)),) if len(adapters) == 1 else adapters
+        )
     if name is not None and len(places) == 1:
         return (lora_peft.read(next(iter(places.values())), name),)
     if name is not None:
         if name not in places:
-            message = f"the folder holds no adapter `{name}`"
-            evidence = f"adapters there: {', '.join(places)}"
-            raise fail(codes.NOT_AN_ADAPTER, message, place=str(folder), evidence=evidence)
+            _no_such(folder, name, list(places))
         return (lora_peft.read(places[name], name),)
     adapters, problems = [], []
     for found, place in places.items():
@@ -69,6 +79,12 @@ def _of_folder(folder: Path, name: str | None) -> tuple[Adapter, ...]:
     if problems:
         raise CuvilError(*problems)
     return tuple(adapters)
+
+
+def _no_such(place: Path, name: str, there: list[str]) -> NoReturn:
+    message = f"no adapter here is called `{name}`"
+    evidence = f"adapters there: {', '.join(there)}"
+    raise fail(codes.NOT_AN_ADAPTER, message, place=str(place), evidence=evidence)
 
 
 def _places(folder: Path) -> dict[str, Path]:

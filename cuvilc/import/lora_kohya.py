@@ -9,7 +9,7 @@ Convention for what becomes of these names: a path begins with the model's part 
 `text_encoder`, `text_encoder_2`, `transformer`) where the file names one; an exported model, which
 usually is one of the parts, has paths without it. kohya writes `_` for every dot, and which is
 which cannot be told: such an adapter has `"naming": "underscored"` in its `config`, and its paths
-keep the underscores behind the part. `same_module` compares accordingly.
+keep the underscores behind the part. `lora_spelling` spells them as a model does.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ def is_adapter(names: list[str]) -> bool:
     return any(_role(n) or _other_method(n) for n in names)
 
 
-def read(file: TensorFile, name: str) -> Adapter:
-    """The adapter of one file. CUV704 to CUV711."""
+def read(file: TensorFile, name: str) -> tuple[Adapter, ...]:
+    """The adapters of one file: one, or one for each part of the model, named as the part.
+
+    The parts are exported as models of their own, and each takes its adapter. CUV704 to CUV711.
+    """
     problems = Problems(str(file.path))
     underscored = any(n.startswith(tuple(f"{p}_" for p in _KOHYA)) for n in file.tensors)
     configs = _configs(file, problems)
@@ -88,21 +91,19 @@ def read(file: TensorFile, name: str) -> Adapter:
     problems.settle()
     whole = in_order(c for c in changes if c is not None)
     check_dependency(semantics, (c.path for c in whole), problems.place)
-    config = _described(file, whole, configs, underscored)
-    return Adapter(name, file.path, whole, file.sha256, semantics, config)
+    parts = sorted({_part(c.path) for c in whole})
+    made = []
+    for part in parts:
+        own = tuple(c for c in whole if _part(c.path) == part)
+        config = _described(file, own, configs, underscored)
+        called = name if len(parts) == 1 else part or name
+        made.append(Adapter(called, file.path, own, file.sha256, semantics, config))
+    return tuple(made)
 
 
-def same_module(path: str, module: str, underscored: bool) -> bool:
-    """Whether an adapter's path names a module of the model, whose path has dots.
-
-    The part before the first dot (`unet`) counts only where the model's paths have it too.
-    """
-    part, _, rest = path.partition(".")
-    names = {path, rest} if part in PARTS and rest else {path}
-    if not underscored:
-        return module in names
-    flat = module.replace(".", "_")
-    return any(n.replace(".", "_") == flat for n in names)
+def _part(path: str) -> str:
+    part = path.partition(".")[0]
+    return part if part in PARTS else ""
 
 
 def _role(name: str) -> str:

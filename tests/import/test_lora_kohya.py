@@ -13,10 +13,11 @@ import pytest
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import CuvilError
 
-from .lora_files import write_file
+from . import lora_graphs
+from .lora_files import write, write_file
 
 lora = import_module("cuvilc.import.lora")
-kohya = import_module("cuvilc.import.lora_kohya")
+spelling = import_module("cuvilc.import.lora_spelling")
 
 RNG = np.random.default_rng(7)
 Q = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
@@ -61,11 +62,17 @@ def test_kohya(tmp_path: Path) -> None:
     ):
         values |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up}
         values[f"{stem}.alpha"] = number(alpha)
-    adapter = read(tmp_path, values, ss_network_dim="2", ss_network_alpha="1", other="x")
-    assert adapter.name == "x"
-    assert adapter.config["naming"] == "underscored"
-    assert adapter.config["metadata"] == {"ss_network_dim": "2", "ss_network_alpha": "1"}
-    found = {c.path: c for c in adapter.changes}
+    metadata = {"ss_network_dim": "2", "ss_network_alpha": "1", "other": "x"}
+    file = write_file(tmp_path / "pixel.safetensors", values, metadata)
+    adapters = lora.read_adapters(file)
+    assert [a.name for a in adapters] == ["text_encoder", "text_encoder_2", "unet"]
+    for adapter in adapters:
+        assert adapter.config["naming"] == "underscored"
+        assert adapter.config["metadata"] == {"ss_network_dim": "2", "ss_network_alpha": "1"}
+        assert lora.read_adapters(file, adapter.name)[0].changes[0].path == adapter.changes[0].path
+    with pytest.raises(CuvilError, match="text_encoder, text_encoder_2, unet"):
+        lora.read_adapters(file, "sql")
+    found = {c.path: c for a in adapters for c in a.changes}
     assert list(found) == [
         f"text_encoder.{flat(TEXT)}", f"text_encoder_2.{flat(TEXT)}", f"unet.{flat(Q)}",
         f"unet.{flat(CONV)}",
@@ -215,21 +222,51 @@ def test_the_one_file_of_a_folder(tmp_path: Path) -> None:
     write_file(tmp_path / "pixel" / "pytorch_lora_weights.safetensors", values)
     (adapter,) = lora.read_adapters(tmp_path / "pixel")
     assert adapter.name == "pixel"
+    assert lora.read_adapters(tmp_path / "pixel", "sql")[0].name == "sql"
     write_file(tmp_path / "pixel" / "other.safetensors", values)
     with pytest.raises(CuvilError, match="CUV701"):
         lora.read_adapters(tmp_path / "pixel")
 
 
-@pytest.mark.parametrize(
-    ("path", "module", "underscored", "same"),
-    [
-        (f"unet.{flat(Q)}", Q, True, True),
-        (f"unet.{flat(Q)}", f"unet.{Q}", True, True),
-        (f"unet.{flat(Q)}", Q, False, False),
-        (f"unet.{Q}", Q, False, True),
-        (f"unet.{Q}", f"text_encoder.{Q}", False, False),
-        ("layers.0.q", "0.q", False, False),
-    ],
-)
-def test_how_names_are_compared(path: str, module: str, underscored: bool, same: bool) -> None:
-    assert kohya.same_module(path, module, underscored) is same
+def spelled(tmp_path: Path, stem: str, end: str, *modules: str) -> str:
+    down, up = (f"{stem}.lora_{x}.weight" for x in (("down", "up") if end == "kohya" else "AB"))
+    (change,) = spelling.in_model(read(tmp_path, {down: DOWN, up: UP}), modules).changes
+    return change.path
+
+
+@pytest.mark.parametrize("head", ["", "unet.", "m.", "wrapped.model."])
+def test_paths_as_the_model_spells_them(head: str, tmp_path: Path) -> None:
+    others = [f"{head}{Q}".replace("to_q", x) for x in ("to_k", "to_v", "to.q.x")]
+    found = spelled(tmp_path, f"lora_unet_{flat(Q)}", "kohya", *others, head + Q)
+    assert found == head + Q
+    assert spelled(tmp_path, f"unet.{Q}", "diffusers", *others, head + Q) == head + Q
+
+
+def test_paths_that_fit_nothing_or_two_stay(tmp_path: Path) -> None:
+    stem = f"lora_unet_{flat(Q)}"
+    assert spelled(tmp_path, stem, "kohya", "encoder.x") == f"unet.{flat(Q)}"
+    assert spelled(tmp_path, stem, "kohya", Q, Q.replace(".", "_", 1)) == f"unet.{flat(Q)}"
+    assert spelled(tmp_path, f"unet.{Q}", "diffusers", f"text_encoder.{Q}") == f"unet.{Q}"
+
+
+def test_an_adapter_of_peft_keeps_its_paths(tmp_path: Path) -> None:
+    (adapter,) = lora.read_adapters(write(tmp_path))
+    assert spelling.in_model(adapter, ["l_0_q_proj", "q_proj"]) is adapter
+
+
+@pytest.mark.parametrize("end", ["kohya", "diffusers"])
+def test_they_attach_to_an_exported_part(end: str, tmp_path: Path) -> None:
+    """A UNet exported by itself: no `unet.` before its names, dots where kohya has none."""
+    block = "down_blocks.0.attn1"
+    weights = {f"{block}.to_q.weight": random(5, 6), f"{block}.to_k.weight": random(6, 6)}
+    nodes = [
+        lora_graphs.node("MatMul", f"x {block}.to_q.weight", "a", name="first"),
+        lora_graphs.node("MatMul", f"a {block}.to_k.weight", "y", name="second"),
+    ]
+    program = lora_graphs.program(tmp_path, nodes, weights, {"x": [2, 5]})
+    stem = {"kohya": "lora_unet_down_blocks_0_attn1_to_q",
+            "diffusers": "unet.down_blocks.0.attn1.to_q"}[end]  # fmt: skip
+    down, up = (f"{stem}.lora_{x}.weight" for x in (("down", "up") if end == "kohya" else "AB"))
+    adapters = spelling.spelled(program, [read(tmp_path, {down: DOWN, up: UP})])
+    (site,) = lora_graphs.attach.find_sites(program, adapters)
+    assert site.module == "down_blocks.0.attn1.to_q" and site.out_axis == 1
