@@ -14,6 +14,7 @@ from .lora_index import PACKED, Index, Reader, Weight
 from .lora_names import Relation, is_same_call, is_within, relate
 
 Shape = tuple[int, ...]
+_COUNTED = re.compile(r"_\d+(\.|$)")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Wanted:
     """One parameter of one module that an adapter changes.
 
     kind: "linear", "convolution", "embedding", or "" for a parameter that is replaced whole.
-    shape: torch's, so [N, K] of a linear weight, however the base stores it.
+    shape: torch's, so [N, K] of a linear weight, however the base stores it. optional: a bias of
+    B's, which is added to the base's bias, or to the output where the base has none.
     """
 
     adapter: str
@@ -30,6 +32,7 @@ class Wanted:
     parameter: str
     kind: str
     shape: Shape
+    optional: bool = False
 
     @property
     def module(self) -> str:
@@ -50,22 +53,22 @@ def wanted(adapters: Sequence[Adapter]) -> Iterator[Wanted]:
     """Every parameter that the adapters' changes name."""
     for adapter in adapters:
         for change in adapter.changes:
-            for parameter, kind, shape in _parameters(change):
-                yield Wanted(adapter.name, str(adapter.place), change, parameter, kind, shape)
+            for facts in _parameters(change):
+                yield Wanted(adapter.name, str(adapter.place), change, *facts)
 
 
-def _parameters(change: ModuleChange) -> Iterator[tuple[str, str, Shape]]:
-    """(name, kind, shape) of each parameter that a change names."""
+def _parameters(change: ModuleChange) -> Iterator[tuple[str, str, Shape, bool]]:
+    """(name, kind, shape, optional) of each parameter that a change names."""
     low = change.low_rank
     if low is not None:
         n, inputs = low.b.shape[0], low.a.shape[1:]
         shape = (inputs[0], n) if change.kind == "embedding" else (n, *inputs)
-        yield "weight", change.kind, shape
+        yield "weight", change.kind, shape, False
         if low.bias is not None and "bias" not in change.replaced:
-            yield "bias", "", low.bias.shape
+            yield "bias", "", low.bias.shape, True
     for parameter, array in change.replaced.items():
         if parameter != "weight" or low is None:
-            yield parameter, "", array.shape
+            yield parameter, "", array.shape, False
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Claims:
     by_end: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     disowned: dict[str, list[Claim]] = field(default_factory=lambda: defaultdict(list))
     named: set[str] = field(default_factory=set)  # modules that some weight's name is of
+    counted: dict[str, list[str]] = field(default_factory=dict)  # paths like those of further calls
 
     def __post_init__(self) -> None:
         self.named = self.index.named()
@@ -108,6 +112,8 @@ class Claims:
             for reader in weight.readers:
                 for parameter, claim in self._of(weight, reader):
                     self._add(parameter, claim)
+        for parameter, paths in self.by_path.items():
+            self.counted[parameter] = sorted(p for p in paths if _COUNTED.search(p))
 
     def _add(self, parameter: str, claim: Claim) -> None:
         self.by_path.setdefault(parameter, {}).setdefault(claim.path, []).append(claim)
@@ -147,19 +153,11 @@ class Claims:
         """The claims of module `path`, of its further calls too."""
         claims = self.by_path.get(parameter, {})
         own = list(claims.get(path, ()))
-        end = path.rpartition(".")[2]
-        again = [
-            p
-            for last, paths in self.by_end.get(parameter, {}).items()
-            if re.fullmatch(rf"{re.escape(end)}(_\d+)?", last)
-            for p in paths
-            if self.same_call(path, p)
-        ]
-        own_weights = {c.weight.key for c in own}
-        for other in sorted(again):
-            for claim in claims[other]:
-                if claim.weight.key in own_weights or self._equal(claim, own):
-                    own.append(claim)
+        keys = {c.weight.key for c in own}
+        for other in self.counted.get(parameter, ()):
+            if self.same_call(path, other):
+                again = claims[other]
+                own += [c for c in again if c.weight.key in keys or self._equal(c, own)]
         return own
 
     def _equal(self, claim: Claim, own: list[Claim]) -> bool:
@@ -182,8 +180,10 @@ class Claims:
 
     def is_further_call(self, path: str) -> bool:
         """Whether `path` is another call of a module that has the same weight."""
-        mine = self.by_path.get("weight", {}).get(path, ())
-        for other in self.by_path.get("weight", {}):
+        if path not in self.counted.get("weight", ()):
+            return False
+        mine = self.by_path["weight"][path]
+        for other in self.by_path["weight"]:
             if self.same_call(other, path):
                 own = self.by_path["weight"][other]
                 keys = {c.weight.key for c in own}
@@ -232,7 +232,9 @@ def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
         if (weight.shape[0], inputs) == (n, k):
             return Place(0, 0, n)
         return f"it has {weight.shape[0]} outputs of {inputs} inputs, the adapter's {n} of {k}"
-    axes = [reader.axis] if reader.axis >= 0 else [1, 0] if want.change.fan_in_fan_out else [0, 1]
+    if reader.axis < 0 and n == k:
+        return f"{_use(reader)} does not tell which axis of {list(weight.shape)} holds the outputs"
+    axes = [reader.axis] if reader.axis >= 0 else [0, 1]
     for axis in axes if len(weight.shape) == 2 else ():
         if (weight.shape[axis], weight.shape[1 - axis]) == (n, k):
             return Place(axis, 0, n)

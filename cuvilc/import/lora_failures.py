@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from cuvilc.diagnostics import Diagnostic
 
@@ -31,11 +30,10 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" * (len(every) > _SHOWN))
 
 
-def not_found(want: Wanted, modules: set[str], bare: bool, searched: bool) -> Diagnostic:
-    """No weight for a module. bare: the model names no module at all. searched: by values too."""
-    near = get_close_matches(want.module, sorted(modules), 3, 0.4)
+def not_found(want: Wanted, modules: set[str], near: list[str], searched: bool) -> Diagnostic:
+    """No weight for a module. near: the model's that are spelled alike. searched: by values too."""
     notes = [f"nearest modules of the model: {listed(near)}"] if near else []
-    if bare:
+    if not modules:
         notes.append("the model's weights and nodes have no names that are paths of modules")
     elif not near:
         notes.append(f"the model has {listed(sorted(modules))}")

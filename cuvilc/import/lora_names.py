@@ -26,6 +26,7 @@ _ENDINGS = re.compile(
 # onnxruntime-genai names weights by the node: q_proj.MatMul.weight, q_proj.Add.bias.
 _NODE = re.compile(r"\.(MatMul|Gemm|Add|MatMulNBits)$")
 _CHANGED = re.compile(r"[A-Za-z]*Fusion_")
+_LONGEST = 1000  # characters of a name of a weight
 _MODULE_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
 # onnxruntime-genai's word for what PyTorch's models call otherwise.
@@ -40,6 +41,8 @@ def split_parameter(name: str) -> tuple[str, str] | None:
     None for a name that is no path: `onnx::MatMul_12`, `/m/Constant_output_0`, or one that
     onnxruntime gave a weight that it changed, `ConvBnFusion_W_m.conv.weight`.
     """
+    if len(name) > _LONGEST:
+        return None
     while (shorter := _ENDINGS.sub("", name)) != name:
         name = shorter
     if not _MODULE_NAME.fullmatch(name) or _CHANGED.match(name):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from cuvilc.adapter import Array
 from cuvilc.dialect import ir
 from cuvilc.dialect.lora_sites import Site
 
+from . import lora_codes as codes
 from . import lora_failures as failures
 from .lora_base import Base, holds, search
 from .lora_claims import Claim, Claims, Place, Wanted, place
@@ -19,6 +21,7 @@ from .lora_names import Relation
 from .lora_problems import Problems
 
 _Found = list[tuple[Claim, Place]]
+_SOUGHT = 12  # missing modules of which the nearest is looked for, which takes its time
 
 
 @dataclass
@@ -173,6 +176,8 @@ class Search:
         disowned = self.claims.disowned_by(want)
         if misfits:
             self.problems.put(failures.misfit(want, misfits))
+        elif want.optional and want.module in self.weights:
+            return []
         elif disowned:
             scope = disowned[0].reader.scope
             why = f"its weight is used in `{scope}` only"
@@ -183,7 +188,9 @@ class Search:
         else:
             modules = self.claims.modules()
             searched = self._tensor(want) is not None
-            self.problems.put(failures.not_found(want, modules, not modules, searched))
+            many = len(self.problems.found.get(codes.MODULE_NOT_FOUND, ())) >= _SOUGHT
+            near = [] if many else get_close_matches(want.module, sorted(modules), 3, 0.4)
+            self.problems.put(failures.not_found(want, modules, near, searched))
         return []
 
     def _beside_weight(self, want: Wanted) -> _Found:

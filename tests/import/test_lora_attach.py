@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from .lora_graphs import (
     node,
     one,
     program,
+    refused,
     scoped,
     values,
 )
@@ -318,3 +320,34 @@ def test_the_fingerprint_is_of_the_weights_and_their_places(tmp_path: Path) -> N
         assert fingerprint(again, found(again, change)) == first
         again.weights["m.fc.weight"] = values(3, 5, seed=1)
         assert fingerprint(again, found(again, change)) != first
+
+
+def test_a_bias_of_b_needs_no_bias_of_the_base(tmp_path: Path) -> None:
+    """It is added to the output then; where there is one, to that."""
+    plain = linear("fc", 5, 3)
+    assert plain.low_rank is not None
+    change = replace(plain, low_rank=replace(plain.low_rank, bias=np.ones(5, np.float32)))
+    assert [s.parameter for s in found(product(tmp_path, "fc.weight"), change)] == ["weight"]
+    nodes = [node("Gemm", "x fc.weight fc.bias", "y")]
+    weights = {"fc.weight": values(3, 5), "fc.bias": values(5)}
+    made = program(tmp_path, nodes, weights, {"x": ["b", 3]})
+    assert [s.parameter for s in found(made, change)] == ["weight", "bias"]
+
+
+def test_a_use_that_does_not_tell_the_orientation(tmp_path: Path) -> None:
+    """Sizes do, unless they are equal."""
+    for n in (4, 3):
+        nodes = [node("Concat", "fc.weight fc.weight", "w", axis=0), node("MatMul", "x w", "y")]
+        made = program(
+            tmp_path, nodes, {"fc.weight": values(BIG, n * BIG // 4)}, {"x": ["b", 2 * BIG]}
+        )
+        if n == 3:
+            assert one(made, linear("fc", n * BIG // 4, BIG)).out_axis == 1
+        else:
+            error = refused(made, linear("fc", BIG, BIG))
+            assert error.code == "CUV722" and "does not tell which axis" in error.evidence
+
+
+def test_names_are_read_in_bounded_time(tmp_path: Path) -> None:
+    made = product(tmp_path, "fc" + ".1" * 100_000, "/" + "a." * 100_000 + "/MatMul")
+    assert refused(made, linear("fc", 5, 3)).code == "CUV720"
