@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf, prod
 
+_MOST = 1 << 62  # the largest size
 MOST_PARTS = 4000  # the arena of a small detector with open height and width has 2400
 Atom = tuple  # (operator, *arguments): ("symbol", name) or (op, Dim, Dim[, Dim])
 Monomial = tuple[Atom, ...]
@@ -162,7 +163,10 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _nested_floordiv(a: Dim, b: Dim) -> Dim:
-    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: strided layers keep one form."""
+    """⌊(⌊x/m⌋ + c)/n⌋ = ⌊(x + c·m)/(m·n)⌋ for positive m, n: strided layers keep one form.
+
+    Not where that would take numbers that an int64 does not hold.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(a, Expr) and isinstance(b, int) and b > 0:
@@ -170,7 +174,8 @@ def _nested_floordiv(a: Dim, b: Dim) -> Dim:
         rest = [(monomial, c) for monomial, c in a.terms if monomial]
         if len(rest) == 1 and rest[0][1] == 1 and len(rest[0][0]) == 1:
             atom = rest[0][0][0]
-            if atom[0] == "floordiv" and isinstance(atom[2], int) and atom[2] > 0:
+            divides = atom[0] == "floordiv" and isinstance(atom[2], int) and atom[2] > 0
+            if divides and max(abs(constant), b) * atom[2] <= _MOST:
                 return floordiv(_sum((atom[1], 1), (constant * atom[2], 1)), atom[2] * b)
     return _atom("floordiv", a, b)
 

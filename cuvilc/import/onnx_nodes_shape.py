@@ -11,6 +11,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape
 from cuvilc.dialect.op import ShapeError
 from cuvilc.dialect.ops._rules import spell
+from cuvilc.dialect.ops.structure import MOST
 from cuvilc.dialect.types import FLOATS
 
 from . import onnx_values as V
@@ -229,7 +230,8 @@ def range_(n: Node) -> ir.Value:
         if not isinstance(num, int) or den != 1 or num == 0 or dtype in FLOATS:
             raise DataDependent("the step is")
         span = V.sub(limit, start) if num > 0 else V.sub(start, limit)
-        length: Dim = V.maximum(D.ceildiv(V.parts(span)[0], abs(num)), 0)
+        each = min(abs(num), MOST)  # no size is larger
+        length: Dim = V.maximum(D.ceildiv(V.parts(span)[0], each), 0)
     elif step == 0:
         raise ShapeError("a step of 0")
     else:

@@ -23,6 +23,8 @@ from cuvilc.dialect.ops._rules import (
 )
 from cuvilc.dialect.types import TensorType
 
+_FAR = 1 << 31
+
 
 def need_spatial(x: TensorType, what: str = "x") -> int:
     """The number of spatial axes of [N, C, spatial...]. Refuses fewer than 1 and more than 3."""
@@ -51,6 +53,7 @@ def window_counts(
     counts: list[Dim] = []
     windows = zip(sizes, kernel, strides, pads_begin, pads_end, dilations, strict=True)
     for n, size, s, p, q, d in windows:
+        need(d * (size - 1) < _FAR, f"a window of {size} (dilation {d}) is longer than any axis")
         room = n + p + q - d * (size - 1) - 1
         if ceil_mode:
             count = ceildiv(room, s) + 1

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import Miss, PassContext
 
 NAME = "plan-convolutions"
-VERSION = 1
+VERSION = 2
 
 _CONVOLUTIONS = ("ai.conv", "ai.conv_integer")
+_MOST_GROWTH = 64  # of a kernel whose phases have places for every stride
 _POOLS = ("ai.max_pool", "ai.avg_pool", "ai.lp_pool")
 
 
@@ -202,6 +204,8 @@ def _phases(program: Program, operation: Operation) -> tuple[list[int], tuple[Di
         raise Miss("bias at run time")
     strides, wanted = attrs["strides"], ir.type_of(operation.results[0]).shape[2:]
     taps = [-(-k // s) for k, s in zip(weights.shape[2:], strides, strict=True)]
+    if prod(strides) * prod(taps) > _MOST_GROWTH * prod(weights.shape[2:]):
+        raise Miss("strides far beyond the kernel: most phases would be zeros")
     grid = ir.type_of(x).shape[2:]
     size = tuple((n + t - 1) * s for n, t, s in zip(grid, taps, strides, strict=True))
     for a, p, m in zip(size, attrs["pads_begin"], wanted, strict=True):
