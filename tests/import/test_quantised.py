@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cuvil
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -163,6 +164,27 @@ def test_conv_of_one_channel(tmp_path: Path) -> None:
     nodes = [node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=[1, 0, 1, 2])]
     inputs = [tensor("x", x.shape, TensorProto.UINT8)]
     agrees(tmp_path, model(nodes, inputs, ["y"], weights), {"x": x}, 0, TensorProto.INT32)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_weights_of_four_bits(tmp_path: Path, dtype: str) -> None:
+    """Bytes times levels of four bits are sums of bytes too."""
+    c = Case(8)
+    kind = np.dtype(getattr(ml_dtypes, dtype))
+    weights = {
+        "xs": np.float32(0.03), "xz": np.uint8(121), "ys": np.float32(0.31), "yz": np.int8(3),
+        "w": c.rng.integers(0, 8, (12, 5, 3, 2)).astype(kind),
+        "ws": c.number(0.01, 0.1, 12), "wz": c.rng.integers(0, 8, 12).astype(kind),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["e"], axis=0),
+        node("Conv", ["d", "e"], ["m"]),
+        node("QuantizeLinear", ["m", "ys", "yz"], ["y"]),
+    ]
+    proto = model(nodes, [tensor("x", (2, 5, 7, 6))], ["y"], weights, opset=21)
+    agrees(tmp_path, proto, {"x": c.number(-3, 3, (2, 5, 7, 6))}, 1, TensorProto.INT8)
 
 
 class Layers(Case):

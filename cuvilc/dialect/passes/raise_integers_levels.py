@@ -12,6 +12,7 @@ from cuvilc.dialect.passes.rules_graph import Graph, Node, Rewrite
 
 # Operations whose result's elements are elements of their first operand.
 _MOVES = ("ai.reshape", "ai.transpose", "ai.slice", "ai.gather", "ai.max_pool", "ai.concat")
+_WIDER = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}
 _ARITHMETIC = {
     "ai.elemwise_mul": np.multiply, "ai.elemwise_div": np.divide, "ai.elemwise_add": np.add,
     "ai.elemwise_sub": np.subtract,
@@ -89,6 +90,28 @@ def recoded(g: Graph, value: Value, key: str = "recoded") -> Value:
     source = g.producer(value)
     stem = source.attr("key") if source is not None and source.name == "ai.constant" else key
     return g.constant(other, f"{stem}.recoded")
+
+
+# ---- levels of fewer bits
+
+
+def widened(g: Graph, node: Node) -> Any:
+    """dequantise(constant of 2 or 4 bits) → of bytes, as large, which products take."""
+    dtype = _WIDER.get(g.type(node.operands[0]).dtype)
+    held = [(v, g.array(v)) for v in (node.operands[0], *node.operands[2:])]
+    if dtype is None or node.attr("block") or any(array is None for _, array in held):
+        return None
+    levels, *zero = (_bytes(g, value, array, dtype) for value, array in held)
+    return g.build(node.name, levels, node.operands[1], *zero, origin=(node,), **node.attrs)
+
+
+def _bytes(g: Graph, value: Value, array: np.ndarray, dtype: str) -> Value:
+    wide = np.asarray(array).astype(dtype)
+    if wide.size == 1:
+        return g.full(int(wide.reshape(())), g.type(value).shape, dtype)
+    source = g.producer(value)
+    stem = source.attr("key") if source is not None and source.name == "ai.constant" else "levels"
+    return g.constant(wide, f"{stem}.bytes")
 
 
 # ---- past moves
@@ -222,6 +245,6 @@ def _bounds(clip: Node) -> tuple[float, float]:
 RULES: dict[str, tuple[Rewrite, ...]] = {
     **dict.fromkeys(_MOVES, (moved, recoded_move)),
     "ai.quantize_linear": (undone, unsigned, clamped),
-    "ai.dequantize_linear": (recoded_level,),
+    "ai.dequantize_linear": (widened, recoded_level),
     "ai.recode": (recoded_twice,),
 }
