@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuvilc.adapter import Adapter
-from cuvilc.diagnostics import CuvilError, fail
+from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 from . import lora_codes as codes
 from . import lora_kohya, lora_peft
@@ -60,17 +60,16 @@ def _of_file(path: Path, name: str | None) -> tuple[Adapter, ...]:
 def _of_folder(folder: Path, name: str | None) -> tuple[Adapter, ...]:
     places = _places(folder)
     if not places:
-        adapters = _of_file(_only_file(folder), name)
-        return (
-            (replace(adapters[0], name=name or _name(folder)),) if len(adapters) == 1 else adapters
-        )
+        inside = _of_file(_only_file(folder), name)
+        return (replace(inside[0], name=name or _name(folder)),) if len(inside) == 1 else inside
     if name is not None and len(places) == 1:
         return (lora_peft.read(next(iter(places.values())), name),)
     if name is not None:
         if name not in places:
             _no_such(folder, name, list(places))
         return (lora_peft.read(places[name], name),)
-    adapters, problems = [], []
+    adapters: list[Adapter] = []
+    problems: list[Diagnostic] = []
     for found, place in places.items():
         try:
             adapters.append(lora_peft.read(place, found))
