@@ -33,7 +33,7 @@ def run(program: Program, context: PassContext) -> None:
             for block in ir.blocks(ir.body(function)):
                 _Blocker(program, context, block).run()
             for operation in list(ir.walk(ir.body(function))):
-                if operation.name == "ai.matmul":
+                if operation.name in ("ai.matmul", "ai.lora_matmul"):
                     _pack_matrix(program, operation, context.panel)
                 elif operation.name in _DOTS:
                     _pack_groups(program, operation, context.panel)

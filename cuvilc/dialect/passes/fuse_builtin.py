@@ -161,7 +161,7 @@ class _HasElement(Pattern):
 _REDUCTIONS = "reduce_sum reduce_prod reduce_max reduce_min reduce_mean arg_max arg_min"
 _NORMS = "softmax log_softmax layer_norm rms_norm instance_norm group_norm"
 _CONVOLUTIONS = "conv conv_integer conv_mixed"
-_PRODUCTS = "matmul matmul_integer matmul_mixed matmul_nbits"
+_PRODUCTS = "matmul matmul_integer matmul_mixed matmul_nbits lora_matmul"
 _BUILTIN = (
     FusionRule("conv", _any_of(_CONVOLUTIONS), "conv", rewrite=_with_epilogue, priority=100),
     FusionRule("gemm", _any_of(_PRODUCTS), "gemm", rewrite=_with_epilogue, priority=90),

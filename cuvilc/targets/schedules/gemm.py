@@ -34,8 +34,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class Gemm:
-    """Builds the kernel of a plan; a schedule with other operands or results replaces `left` or
-    `finish`.
+    """Builds the kernel of a plan; a schedule with other operands or results replaces `left`,
+    `spill` or `finish`.
     """
 
     kind = "gemm"
@@ -208,7 +208,7 @@ class Gemm:
                 for r in range(tile.rows):
                     self._store(row + r, column + lane, tile.at(r, lane))
             return
-        memory = tile.spill()
+        memory = self.spill(tile, row, panel)
 
         def over_rows(pieces: list[tuple[int, Any, str]]) -> None:
             rows = opaque(b, tile.rows) if tile.rows > 1 else 1  # LLVM shall not unroll it
@@ -229,6 +229,10 @@ class Gemm:
             some = some if tail is not None else [(0, left, "serial")]
             cases = [(left >= width, lambda: over_rows(full)), (None, lambda: over_rows(some))]
             first_of(b, cases)
+
+    def spill(self, tile: RegisterTile, row: Any, panel: Any) -> Any:
+        """The complete sums in memory, for an epilogue that goes over the rows in a loop."""
+        return tile.spill()
 
     def _store(self, row: Any, column: Any, value: Any) -> None:
         index = (*self.batch, *self.plan.row_index(self.emitter, row), column)

@@ -110,11 +110,12 @@ class Plan:
         return digits
 
 
-def plan_of(region: Region, chip: Chip) -> Plan:
-    """Decide everything that needs no code. Raises Miss."""
-    anchor = anchor_of(region, "ai.matmul")
-    a, b = anchor.operands
-    ta, tb, attrs = ir.type_of(a), ir.type_of(b), ir.attrs(anchor)
+def plan_of(region: Region, chip: Chip, name: str = "ai.matmul") -> Plan:
+    """Decide everything that needs no code, for the operation of this name. Raises Miss."""
+    anchor = anchor_of(region, name)
+    a, b, *_ = anchor.operands
+    ta, tb = ir.type_of(a), ir.type_of(b)
+    attrs = {"transpose_a": False, **ir.attrs(anchor)}
     result = ir.type_of(anchor.results[0])
     _check(ta, tb, result)
     n = result.shape[-1]
