@@ -172,10 +172,14 @@ class Gemm:
         with self.b.loop(high - low, start=low, name="m") as i:
             row = self.b.let(row_of(i))
             tile = self.make_tile(rows, width, sets)
-            self.left.begin_tile(row)
+            self.begin_tile(rows, row, panel)
             self._reduce(tile, sets)
             tile.gather_sets()
             self.finish(tile, row, panel)
+
+    def begin_tile(self, rows: int, row: Any, panel: Any) -> None:
+        """The tile of `rows` rows from `row` on is next."""
+        self.left.begin_tile(row)
 
     def _reduce(self, tile: RegisterTile, sets: int) -> None:
         def step(k: Any, s: int) -> None:
@@ -188,12 +192,20 @@ class Gemm:
             steps = sets
         turns = self.emitter.k.floordiv(self.k, steps)
         turns = turns if isinstance(turns, int) else self.b.let(turns)
-        with self.b.loop(turns, name="k") as i:
+
+        def turn(i: Any) -> None:
             for s in range(steps):
                 step(i * steps + s, s % sets)
+
+        self.each_turn(tile.rows, turns, turn)
         if steps > 1 and not (isinstance(self.k, int) and self.k % steps == 0):
             with self.b.loop(self.k - turns * steps, start=turns * steps, name="k") as i:
                 step(i, 0)
+
+    def each_turn(self, rows: int, turns: Any, turn: Callable[[Any], None]) -> None:
+        """turn(i) for every i < turns."""
+        with self.b.loop(turns, name="k") as i:
+            turn(i)
 
     # ---- epilogue
 

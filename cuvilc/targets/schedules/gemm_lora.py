@@ -8,6 +8,7 @@ adapter does so row by row. A run without adapters, and a tile without, costs a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +21,8 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, plan_of
-from cuvilc.targets.schedules.lora_rows import Adapters, moved_bytes
-from cuvilc.targets.schedules.microkernel import RegisterTile, opaque
+from cuvilc.targets.schedules.lora_rows import LINE, Adapters, moved_bytes
+from cuvilc.targets.schedules.microkernel import RegisterTile, lesser, opaque
 from cuvilc.targets.tir import as_expr, const
 
 
@@ -54,27 +55,66 @@ class LoraGemm(Gemm):
         moved = moved_bytes(self.emitter.region, self.plan.anchor.operands[5])
         return replace(made, facts=replace(made.facts, bytes=moved))
 
-    def spill(self, tile: RegisterTile, row: Any, panel: Any) -> Any:
-        b, adapters = self.b, self.adapters
-        share = PANEL // self.plan.width
+    def begin_tile(self, rows: int, row: Any, panel: Any) -> None:
+        super().begin_tile(rows, row, panel)
+        b, share = self.b, PANEL // self.plan.width
         whole = b.let(self.emitter.k.floordiv(panel, share))
         within = b.let((panel - whole * share) * self.plan.width) if share > 1 else 0
-        place = whole, within
-        if tile.rows == 1:
+        self.row, self.place = row, (whole, within)
+        self.mixed = b.variable(const(0))
+        if rows > 1:
             with b.when(as_expr(self.rank) > 0):
-                self._adapt(tile, row, place, adapters.slot(row))
-            return tile.spill()
-        mixed = b.variable(const(0))
-        with b.when(as_expr(self.rank) > 0):
-            mixed.set(adapters.others(row, tile.rows))
-            with b.when(tirx.EQ(mixed.get(), const(0))):
-                self._adapt(tile, row, place, adapters.slot(row))
+                self.mixed.set(self.adapters.others(row, rows))
+
+    def each_turn(self, rows: int, turns: Any, turn: Callable[[Any], None]) -> None:
+        """Where every row has an adapter of its own, memory decides: each row's share of b is
+        fetched while the product is at work, one after the other.
+        """
+        if rows == 1:
+            super().each_turn(rows, turns, turn)
+            return
+        b, k = self.b, self.emitter.k
+        mixed = tirx.NE(self.mixed.get(), const(0))
+        pieces = b.let(tirx.Select(mixed, const(rows), const(1)))
+        each = as_expr(k.floordiv(turns + (rows - 1), rows))
+        each = b.let(tirx.Select(mixed, each, as_expr(turns)))
+        with b.loop(pieces, name="r") as r:
+            with b.when(mixed):
+                self._fetch(b.let(self.row + r))
+            low = b.let(r * each)
+            with b.loop(lesser(low + each, turns) - low, start=low, name="k") as i:
+                turn(i)
+
+    def _fetch(self, row: Any) -> None:
+        """Fetch what `row` will read of its adapter's b."""
+        b, slot = self.b, self.adapters.slot(row)
+        with b.when(slot > 0):
+            for number, share in enumerate(self.shares):
+                with b.when(self._has(share)):
+                    entry = self.adapters.entry(number, slot)
+                    rank, factor = (self.adapters.field(entry, c) for c in (RANK, B))
+                    factor = b.let(factor + (self.place[0] - share.first) * (rank * PANEL))
+                    with b.loop(b.let(rank * (PANEL // LINE)), name="l") as line:
+                        self.adapters.prefetch(factor + line * LINE)
+
+    def _has(self, share: Share) -> Any:
+        """Whether the panel is a part's."""
+        panel = as_expr(self.place[0])
+        return tirx.And(panel >= share.first, panel < share.first + share.panels)
+
+    def spill(self, tile: RegisterTile, row: Any, panel: Any) -> Any:
+        b = self.b
+        alike = tirx.And(as_expr(self.rank) > 0, tirx.EQ(self.mixed.get(), const(0)))
+        with b.when(alike):
+            self._adapt(tile, row, self.adapters.slot(row))
         memory = tile.spill()
-        with b.when(tirx.NE(mixed.get(), const(0))), b.loop(opaque(b, tile.rows), name="r") as r:
-            self._adapt_in(memory, tile.width, r, b.let(row + r), place)
+        if tile.rows > 1:
+            apart = tirx.NE(self.mixed.get(), const(0))
+            with b.when(apart), b.loop(opaque(b, tile.rows), name="r") as r:
+                self._adapt_in(memory, tile.width, r, b.let(row + r))
         return memory
 
-    def _adapt_in(self, memory: Any, width: int, r: Any, row: Any, place: Any) -> None:
+    def _adapt_in(self, memory: Any, width: int, r: Any, row: Any) -> None:
         """One row of a tile in memory."""
         b = self.b
         slot = self.adapters.slot(row)
@@ -82,28 +122,22 @@ class LoraGemm(Gemm):
             tile = RegisterTile(b, 1, width)
             with b.loop(width, "vectorized") as lane:
                 tile.put(0, lane, b.load(memory, r * width + lane))
-            self._adapt(tile, row, place, slot)
+            self._adapt(tile, row, slot)
             with b.loop(width, "vectorized") as lane:
                 b.store(memory, r * width + lane, tile.at(0, lane))
 
-    def _adapt(self, tile: RegisterTile, row: Any, place: Any, slot: Any) -> None:
+    def _adapt(self, tile: RegisterTile, row: Any, slot: Any) -> None:
         """gain · sums + t · b + bias, for every part that has a share of the panel."""
-        b = self.b
-        with b.when(slot > 0):
+        with self.b.when(slot > 0):
             for number, share in enumerate(self.shares):
-                first, last = share.first, share.first + share.panels
-                whole = last * PANEL >= self.plan.n if isinstance(self.plan.n, int) else False
-                if first == 0 and whole:
-                    self._adapt_part(tile, row, place, slot, number, share)
-                    continue
-                with b.when(tirx.And(place[0] >= first, place[0] < last)):
-                    self._adapt_part(tile, row, place, slot, number, share)
+                with self.b.when(self._has(share)):
+                    self._adapt_part(tile, row, slot, number, share)
 
     def _adapt_part(
-        self, tile: RegisterTile, row: Any, place: Any, slot: Any, number: int, share: Share
+        self, tile: RegisterTile, row: Any, slot: Any, number: int, share: Share
     ) -> None:
         b, adapters, pool = self.b, self.adapters, self.adapters.pool
-        panel, within = place[0] - share.first, place[1]
+        panel, within = self.place[0] - share.first, self.place[1]
         entry = adapters.entry(number, slot)
         rank, factor, gain, bias = (adapters.field(entry, c) for c in (RANK, B, GAIN, BIAS))
         column = b.let(panel * PANEL + within)

@@ -47,7 +47,8 @@ class _Shrink:
         self.m, self.columns = product(t.shape[:-1]), int(t.shape[-1])  # type: ignore[arg-type]
         self.parts = ir.type_of(held[1]).shape[0]
         self.greatest = ir.attrs(anchor)["rank"]
-        self.rank = self.b.scalar(self.greatest)
+        self.rank, self.count = self.b.scalar(self.greatest), self.b.scalar(self.m)
+        self.ahead: Any = None  # a that the next row reads, to be fetched meanwhile
         self.x, self.adapters = self.emitter.argument(x), Adapters(self.emitter, x, held)
         self.out = self.b.buffer(len(region.arguments), "float32")
         self.lanes = chip.lanes if vector else 1
@@ -56,14 +57,13 @@ class _Shrink:
 
     def build(self) -> Scheduled:
         b, rows = self.b, self.rows * _TILES
-        m = b.scalar(self.m)
         with b.tasks() as task:
             low = b.let(task * rows)
-            tiles = b.let(self.emitter.k.floordiv(lesser(m - low, rows), self.rows))
+            tiles = b.let(self.emitter.k.floordiv(lesser(self.count - low, rows), self.rows))
             with b.loop(tiles, name="m") as i:
                 self._tile(b.let(low + i * self.rows))
             done = b.let(low + tiles * self.rows)
-            with b.loop(lesser(low + rows, m) - done, start=done, name="m") as row:
+            with b.loop(lesser(low + rows, self.count) - done, start=done, name="m") as row:
                 self._rows_of(row, 1, self.adapters.slot(row))
         tasks = ceildiv(self.m, rows) * minimum(self.greatest, 1)
         flops = self.m * self.columns * self.parts * (2 * _TYPICAL_RANK)
@@ -85,13 +85,17 @@ class _Shrink:
         first_of(self.b, [(together, lambda: self._rows_of(row, self.rows, slot)), (None, apart)])
 
     def _rows_of(self, row: Any, rows: int, slot: Any) -> None:
-        """Rows of one slot, part by part."""
+        """Rows of one slot, part by part. A row alone fetches what the next one will read."""
         b = self.b
+        following = self.adapters.slot(lesser(row + 1, self.count - 1)) if rows == 1 else None
         stride = b.let(self.rank * self.parts)
         with b.loop(self.parts, name="p") as part:
             entry = self.adapters.entry(part, slot)
             rank = b.let(tirx.Select(slot > 0, self.adapters.field(entry, RANK), const(0)))
             to = b.let(row * stride + part * self.rank)
+            self.ahead = None
+            if following is not None:
+                self.ahead = self.adapters.field(self.adapters.entry(part, following), A)
             self._dots(row, rows, self.adapters.field(entry, A), rank, to)
             with b.loop(self.rank - rank, start=rank, name="j") as j:
                 for r in range(rows):
@@ -127,8 +131,12 @@ class _Shrink:
                     folds[r, c].add(Place(0, lane), x[r] * factor)
 
         whole = columns // lanes
-        with b.loop(whole, name="k") as turn, b.loop(lanes, "vectorized") as lane:
-            step(turn * lanes, lane)
+        with b.loop(whole, name="k") as turn:
+            if self.ahead is not None:
+                for c in range(count):
+                    self.adapters.prefetch(self.ahead + (j + c) * columns + turn * lanes)
+            with b.loop(lanes, "vectorized") as lane:
+                step(turn * lanes, lane)
         totals = {p: b.variable(fold.total()) for p, fold in folds.items()}
         if columns % lanes:
             with b.loop(columns - whole * lanes, start=whole * lanes, name="k") as k:
