@@ -187,6 +187,27 @@ def test_weights_of_four_bits(tmp_path: Path, dtype: str) -> None:
     agrees(tmp_path, proto, {"x": c.number(-3, 3, (2, 5, 7, 6))}, 1, TensorProto.INT8)
 
 
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+def test_a_bias_a_column_or_a_row(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Of a square product both are in the unit of its columns, but one lies along its rows."""
+    c = Case(4)
+    weights = {
+        "xs": np.float32(0.03), "xz": np.uint8(121), "w": c.levels((9, 6), "int8"),
+        "ws": c.number(0.01, 0.1, 6), "b": c.rng.integers(-9999, 9999, shape).astype(np.int32),
+    }  # fmt: skip
+    weights["bs"] = weights["xs"] * weights["ws"]
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        node("DequantizeLinear", ["w", "ws"], ["e"], axis=1),
+        node("DequantizeLinear", ["b", "bs"], ["f"], axis=0),
+        node("MatMul", ["d", "e"], ["m"]),
+        node("Add", ["m", "f"], ["y"]),
+    ]
+    proto = model(nodes, [tensor("x", (6, 9))], ["y"], weights)
+    agrees(tmp_path, proto, {"x": c.number(-3, 3, (6, 9))}, 0, TensorProto.FLOAT)
+
+
 class Layers(Case):
     """Nodes of a QDQ model: each method gives the name of the dequantised tensor."""
 

@@ -132,10 +132,23 @@ def added_bias(g: Graph, node: Node) -> Any:
         whole = _whole_bias(g, bias, scaled.operands[1], one)
         if whole is None or g.type(whole).rank > g.type(y).rank:
             continue
+        if not _along(g, bias, scaled.operands[1]):
+            continue
         total = g.build("ai.elemwise_add", cast.operands[0], whole)
         wide = g.build("ai.cast", total, dtype="float32")
         return g.build("ai.elemwise_mul", wide, scaled.operands[1], origin=(scaled, node))
     return None
+
+
+def _along(g: Graph, bias: Value, unit: Value) -> bool:
+    """Whether the scales of a dequantised bias lie along the axis of the sums that `unit` does."""
+    source = g.producer(bias)
+    assert source is not None
+    if is_one(g, unit) or is_one(g, source.operands[1]):
+        return True
+    behind = g.type(bias).rank - 1 - source.attr("axis")
+    shape = g.type(unit).shape
+    return behind < len(shape) and shape[-1 - behind] != 1
 
 
 # ---- quantised again
