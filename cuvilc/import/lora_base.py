@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,19 @@ from .lora_tensors import read_tensors
 _FIRST = 64  # elements that are compared before all are
 
 
-@dataclass(frozen=True)
+@dataclass
 class Base:
     """A checkpoint's tensors by name. `path`: the file or folder given."""
 
     path: Path
     tensors: dict[str, Array]
+    # (parameter, last name of the module) -> (module, tensor's name)
+    _ends: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.tensors:
+            path, parameter = split_parameter(name) or ("", "")
+            self._ends.setdefault((parameter, _end(path)), []).append((path, name))
 
     @staticmethod
     def read(path: Path) -> Base:
@@ -42,15 +50,17 @@ class Base:
 
     def find(self, want: Wanted) -> tuple[str, Array] | None:
         """The checkpoint's tensor of a parameter, by its name; None if there is none, or two."""
-        found = []
-        for name, tensor in self.tensors.items():
-            split = split_parameter(name)
-            if split and split[1] == want.parameter:
-                relation = relate(want.module, split[0])
-                if relation is not None:
-                    found.append((relation.order, name, tensor))
-        best = [f for f in found if f[0] == min(found)[0]] if found else []
-        return (best[0][1], best[0][2]) if len(best) == 1 else None
+        found = [
+            (relation.order, name)
+            for path, name in self._ends.get((want.parameter, _end(want.module)), ())
+            if (relation := relate(want.module, path)) is not None
+        ]
+        best = [name for order, name in found if order == min(found)[0]]
+        return (best[0], self.tensors[best[0]]) if len(best) == 1 else None
+
+
+def _end(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def as_outputs(want: Wanted, kind: str, tensor: Array) -> Array:
@@ -95,37 +105,64 @@ def _first(rows: Array) -> Array:
     return rows[:1].reshape(-1)[:_FIRST]
 
 
-def search(index: Index, want: Wanted, tensor: Array) -> list[tuple[Weight, Reader, Place]]:
-    """The weights that hold the tensor's values, whole or as neighbouring outputs of more."""
-    found = []
-    for weight in index.weights:
-        array = index.array(weight)
-        if array is None or array.size < tensor.size:
-            continue
-        for reader in weight.readers:
-            if reader.axis < 0 or (want.kind and reader.kind != want.kind):
+class Values:
+    """The weights of a program, to be found by their values."""
+
+    def __init__(self, index: Index) -> None:
+        self.every: list[tuple[Weight, Reader, Array]] = []  # the array's outputs first
+        self.wholes: dict[tuple[Any, ...], list[tuple[Weight, Reader, Array]]] = {}
+        for weight in index.weights:
+            array = index.array(weight)
+            if array is None:
+                continue
+            for reader in weight.readers:
+                if reader.axis >= 0:
+                    rows = np.moveaxis(array, reader.axis, 0)
+                    entry = (weight, reader, rows)
+                    self.every.append(entry)
+                    self.wholes.setdefault(_key(reader.kind, rows, rows.dtype), []).append(entry)
+        self.dtypes = {rows.dtype for _, _, rows in self.every}
+
+    def search(self, want: Wanted, tensor: Array) -> list[tuple[Weight, Reader, Place]]:
+        """The weights that hold the tensor's values; else those of which some outputs do."""
+        kinds = [want.kind] if want.kind else sorted({r.kind for _, r, _ in self.every})
+        found = []
+        for kind in kinds:
+            rows = as_outputs(want, kind, tensor)
+            keys = {
+                _key(kind, rows, dtype, via) for dtype in self.dtypes for via in _roundings(dtype)
+            }  # fmt: skip
+            for weight, reader, mine in [e for k in keys for e in self.wholes.get(k, ())]:
+                if equals(mine, rows):
+                    found.append((weight, reader, Place(reader.axis, 0, len(rows))))
+        return found or list(self._parts(want, tensor))
+
+    def _parts(self, want: Wanted, tensor: Array) -> Iterator[tuple[Weight, Reader, Place]]:
+        for weight, reader, mine in self.every:
+            if want.kind and reader.kind != want.kind:
                 continue
             rows = as_outputs(want, reader.kind, tensor)
-            mine = np.moveaxis(array, reader.axis, 0)
             start = _starts(mine, rows)
             if start is not None:
-                place = Place(reader.axis, start, len(rows))
-                found.append((weight, reader, place))
-    return found
+                yield weight, reader, Place(reader.axis, start, len(rows))
+
+
+def _key(kind: str, rows: Array, dtype: Any, via: Any = None) -> tuple[Any, ...]:
+    first = _round(_first(rows), via or dtype, dtype)
+    return (kind, rows.shape, np.dtype(dtype).name, first.tobytes())
 
 
 def _starts(mine: Array, rows: Array) -> int | None:
-    """The first place along axis 0 of `mine` at which all of `rows` stands."""
-    if mine.ndim != rows.ndim or mine.shape[1:] != rows.shape[1:] or len(mine) < len(rows):
+    """The first place along axis 0 of `mine`, which is longer, at which all of `rows` stands."""
+    if mine.ndim != rows.ndim or mine.shape[1:] != rows.shape[1:] or len(mine) <= len(rows):
         return None
-    count = len(mine) - len(rows) + 1
+    if not rows.size:
+        return None
+    corner: Any = (slice(None),) + (0,) * (mine.ndim - 1)
+    column = mine[corner][: len(mine) - len(rows) + 1]
     for via in _roundings(mine.dtype):
-        first = _round(_first(rows), via, mine.dtype)
-        if mine.ndim == 1:
-            starts = mine[:count, None] == first[:1]
-        else:
-            starts = mine.reshape(len(mine), -1)[:count, : len(first)] == first
-        for at in np.flatnonzero(starts.all(1)):
+        value = _round(rows[corner][:1], via, mine.dtype)
+        for at in np.flatnonzero(column == value):
             if equals(mine[at : at + len(rows)], rows):
                 return int(at)
     return None

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.dialect import ir
@@ -144,8 +145,7 @@ class Claims:
 
     def related(self, want: Wanted) -> list[tuple[Relation, str]]:
         """Modules that the wanted one may be, the best first."""
-        ends = self.by_end.get(want.parameter, {})
-        paths = ends.get(want.module.rpartition(".")[2], set())
+        paths = self.by_end.get(want.parameter, {}).get(want.module.rpartition(".")[2], ())
         found = [(r, path) for path in paths if (r := relate(want.module, path)) is not None]
         return sorted(found, key=lambda pair: (pair[0].order, pair[1]))
 
@@ -175,7 +175,9 @@ class Claims:
 
     def module_of(self, want: Wanted) -> str:
         """The module of the model that the wanted one is, by any of its parameters; "" if none."""
-        related = [(r.order, p) for p in self.modules() if (r := relate(want.module, p))]
+        end = want.module.rpartition(".")[2]
+        paths = {p for ends in self.by_end.values() for p in ends.get(end, ())}
+        related = [(r.order, p) for p in paths if (r := relate(want.module, p))]
         return min(related)[1] if related else ""
 
     def is_further_call(self, path: str) -> bool:
@@ -191,9 +193,10 @@ class Claims:
                     return True
         return False
 
-    def modules(self) -> set[str]:
-        """Every module that has a weight of any role."""
-        return {path for paths in self.by_path.values() for path in paths if path}
+    @cached_property
+    def modules(self) -> list[str]:
+        """Every module that has a weight of any role, sorted."""
+        return sorted({path for paths in self.by_path.values() for path in paths if path})
 
 
 def _made_here(weight: Weight, reader: Reader) -> bool:

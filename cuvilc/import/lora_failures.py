@@ -30,13 +30,13 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" * (len(every) > _SHOWN))
 
 
-def not_found(want: Wanted, modules: set[str], near: list[str], searched: bool) -> Diagnostic:
+def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool) -> Diagnostic:
     """No weight for a module. near: the model's that are spelled alike. searched: by values too."""
     notes = [f"nearest modules of the model: {listed(near)}"] if near else []
     if not modules:
         notes.append("the model's weights and nodes have no names that are paths of modules")
     elif not near:
-        notes.append(f"the model has {listed(sorted(modules))}")
+        notes.append(f"the model has {listed(modules)}")
     if searched:
         notes.append("no weight has the values of the base checkpoint's either")
     return Diagnostic(

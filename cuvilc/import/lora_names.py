@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 # Attributes that hold a whole model and say nothing of which part it is.
 WRAPPERS = frozenset(
@@ -65,6 +66,7 @@ class Relation:
         return (self.tier, -self.common)
 
 
+@lru_cache(1 << 18)
 def relate(path: str, found: str) -> Relation | None:
     """Whether two paths can mean the same module; None if not.
 
@@ -73,10 +75,13 @@ def relate(path: str, found: str) -> Relation | None:
     """
     if not path or not found:
         return Relation(EXACT, 0, "", "") if path == found else None
-    relation = _relate(path.split("."), found.split("."))
-    if relation is None and any(word in f"{path}.{found}".split(".") for word in _SAME):
-        other = _relate(*([_SAME.get(part, part) for part in p.split(".")] for p in (path, found)))
-        return replace(other, tier=RESPELLED) if other else None
+    mine, theirs = path.split("."), found.split(".")
+    relation = _relate(mine, theirs)
+    if relation is None:
+        respelled = [[_SAME.get(part, part) for part in parts] for parts in (mine, theirs)]
+        if respelled != [mine, theirs]:
+            other = _relate(*respelled)
+            return replace(other, tier=RESPELLED) if other else None
     return relation
 
 

@@ -12,7 +12,7 @@ from cuvilc.dialect.lora_sites import Site
 
 from . import lora_codes as codes
 from . import lora_failures as failures
-from .lora_base import Base, holds, search
+from .lora_base import Base, Values, holds
 from .lora_claims import Claim, Claims, Place, Wanted, place
 from .lora_index import Reader
 from .lora_map import AdapterMap, Entry
@@ -40,6 +40,7 @@ class Search:
     def __init__(self, claims: Claims, settings: AdapterMap, base: Base | None) -> None:
         self.claims, self.settings, self.base = claims, settings, base
         self.problems = Problems("")
+        self.values: Values | None = None
         self.prefixes: set[tuple[str, str]] = set()  # of the modules that are certain
         self.weights: dict[str, _Found] = {}  # module -> what was taken for its weight
         self.taken: dict[tuple[str, ir.Operation, int], list[tuple[Wanted, Place]]] = {}
@@ -186,10 +187,10 @@ class Search:
             path = self.weights[want.module][0][0].path if want.module in self.weights else path
             self.problems.put(failures.no_parameter(want, path))
         else:
-            modules = self.claims.modules()
+            modules = self.claims.modules
             searched = self._tensor(want) is not None
             many = len(self.problems.found.get(codes.MODULE_NOT_FOUND, ())) >= _SOUGHT
-            near = [] if many else get_close_matches(want.module, sorted(modules), 3, 0.4)
+            near = [] if many else get_close_matches(want.module, modules, 3, 0.4)
             self.problems.put(failures.not_found(want, modules, near, searched))
         return []
 
@@ -212,7 +213,9 @@ class Search:
     def _with_values(self, want: Wanted) -> _Found:
         """The weight that has the checkpoint's values."""
         tensor = self._tensor(want)
-        hits = search(self.claims.index, want, tensor[1]) if tensor else []
+        if tensor is not None and self.values is None:
+            self.values = Values(self.claims.index)
+        hits = self.values.search(want, tensor[1]) if tensor and self.values else []
         found: _Found = [
             (Claim(want.module, w, r, f"the values of `{tensor[0]}`", True), at)
             for w, r, at in hits if tensor

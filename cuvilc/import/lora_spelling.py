@@ -20,7 +20,7 @@ def spelled(program: ir.Program, adapters: Sequence[Adapter]) -> tuple[Adapter, 
     if all("naming" not in a.config for a in adapters):
         return tuple(adapters)
     with program:
-        modules = Claims(index(program)).modules()
+        modules = Claims(index(program)).modules
     return tuple(in_model(a, modules) for a in adapters)
 
 
