@@ -14,31 +14,14 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "../../runtime/include/cuvil.h"
+#include "driver.h"
 
 #define K 5
 #define N 7
 #define ROWS 64
 #define MANY 5000
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, cuvil_last_error()); \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
-
-static cuvil_context *new_context(cuvil_model *model, int32_t threads)
-{
-    cuvil_options options = {sizeof options, threads};
-    cuvil_context *context;
-    CHECK(cuvil_context_create(model, &options, &context) == CUVIL_OK);
-    return context;
-}
 
 static cuvil_tensor matrix(float *data, int64_t rows, int64_t columns)
 {
@@ -281,27 +264,17 @@ static bool drive_any(cuvil_model *model, bool run)
         }
         good = good && cuvil_set_input(context, i, &tensor) == CUVIL_OK;
     }
+    for (int32_t i = 0; good && i < cuvil_adapter_count(model); i++) {
+        cuvil_adapter_info adapter;
+        CHECK(cuvil_get_adapter(model, i, &adapter) == CUVIL_OK);
+        good = cuvil_use_adapter(model, adapter.name) == CUVIL_OK;
+    }
     good = good && (run ? cuvil_run(context) : cuvil_infer_shapes(context)) == CUVIL_OK;
     cuvil_context_destroy(context);
     return good;
 }
 
 #ifdef COUNT_ALLOCATIONS
-static _Atomic int allocations;
-#define COUNT(type, name, parameters, arguments) \
-    type __real_##name parameters;               \
-    type __wrap_##name parameters;               \
-    type __wrap_##name parameters                \
-    {                                            \
-        allocations++;                           \
-        return __real_##name arguments;          \
-    }
-COUNT(void *, malloc, (size_t a), (a))
-COUNT(void *, calloc, (size_t a, size_t b), (a, b))
-COUNT(void *, realloc, (void *a, size_t b), (a, b))
-COUNT(int, posix_memalign, (void **a, size_t b, size_t c), (a, b, c))
-COUNT(void *, mmap, (void *a, size_t b, int c, int d, int e, long f), (a, b, c, d, e, f))
-
 static void drive_count(cuvil_model *model)
 {
     float x[ROWS * K] = {0};

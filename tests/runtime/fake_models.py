@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from fake_adapters import BASE, Change, cuvla, embed
 from fake_package import BRANCH, COPY, DIMS, INPUT, JUMP, KERNEL, OUTPUT, REQUIRE, Image
 
 K, N = 5, 7
@@ -135,4 +136,9 @@ def inert() -> Image:
     image.step(DIMS, buffers=[second], scalars=[n, rest], layer="/c")
     image.step(BRANCH, 5, [z], layer="/d")
     image.step(JUMP, 5)
-    return image
+    whole, merged = np.ones(16, np.float32), np.ones((2, 1, 32), np.float32)
+    adapted = [image.adapted(whole), image.adapted(merged, "test_nothing", 1, 33, 1)]
+    image.step(KERNEL, "test_nothing", adapted, [], n, cost=size, layer="/e")
+    image.lora = BASE + bytes(32)
+    change = Change(1, np.ones((2, 1), np.float32), np.ones((1, 2, 32), np.float32))
+    return embed(image, [cuvla("all", [Change(0, 2 * whole), change])])

@@ -6,8 +6,9 @@ import re
 import struct
 import subprocess
 
+import fake_adapters
 import fake_models
-from fake_package import DTYPES, OPS, RUNTIME, SECTIONS, WEIGHTS
+from fake_package import ADAPTER_CHECKSUM, DTYPES, OPS, RUNTIME, SECTIONS, WEIGHTS
 
 HEADER = (RUNTIME / "src/image.h").read_text()
 # C's sizes of the records, as the writers spell them for `struct`.
@@ -21,6 +22,8 @@ RECORDS = {
     "cuvil_adaptable": "<IIQQIIII",
     "cuvil_lora": "<32s4Q",
     "cuvil_image_header": "<QIIQQ30QII",
+    "cuvil_adapter_header": fake_adapters.HEADER.format,
+    "cuvil_adapter_entry": fake_adapters.ENTRY.format,
 }
 
 
@@ -29,9 +32,12 @@ def test_record_sizes(tmp_path):
         f'_Static_assert(sizeof({name}) == {struct.calcsize(form)}, "{name}");\n'
         for name, form in RECORDS.items()
     )
-    checks += '_Static_assert(offsetof(cuvil_image_header, checksum) == 272, "checksum");\n'
+    for record, checksum in (("image", 272), ("adapter", ADAPTER_CHECKSUM)):
+        place = f"offsetof(cuvil_{record}_header, checksum)"
+        checks += f'_Static_assert({place} == {checksum}, "{record}");\n'
     source = tmp_path / "sizes.c"
-    source.write_text(f'#include <stddef.h>\n#include "{RUNTIME}/src/image.h"\n{checks}')
+    headers = [f'#include "{RUNTIME}/src/{name}.h"\n' for name in ("image", "adapter")]
+    source.write_text("#include <stddef.h>\n" + "".join(headers) + checks)
     subprocess.run(["cc", "-std=c11", "-fsyntax-only", str(source)], check=True)
 
 

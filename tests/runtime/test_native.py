@@ -7,14 +7,17 @@ import re
 import subprocess
 from pathlib import Path
 
+import fake_adapters
 import fake_computed
 import fake_models
 import numpy as np
 import pytest
-from fake_package import ROOT, RUNTIME, WARNINGS, compile_objects, link, seal
+import test_hostile_adapters
+from fake_package import ROOT, RUNTIME, WARNINGS, Image, compile_objects, link, seal
 from test_corruption import field, loops
 
 DRIVER = Path(__file__).parent / "driver.c"
+ADAPTERS = Path(__file__).parent / "driver_adapters.c"
 EXAMPLES = ROOT / "examples"
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -62,6 +65,36 @@ def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     assert run.stderr == ""
 
 
+def drive_adapters(sanitized, folder: Path, *arguments: object) -> str:
+    """What driver_adapters prints; sanitizers have nothing to say."""
+    flags, objects = sanitized
+    program = folder / "driver"
+    image = fake_adapters.numbered()
+    link(image, program, [str(ADAPTERS), *objects], [*flags, *WARNINGS, "-lm"])
+    command = randomless([str(program), *map(str, arguments)])
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stderr) == (0, ""), run.stderr[-3000:]
+    return run.stdout
+
+
+def test_no_run_sees_a_mixture_of_adapters(sanitized, tmp_path):
+    """Runs, swaps, loads, unloads and listings at once; each run checks what it sees."""
+    drive_adapters(sanitized, tmp_path, "threads", fake_adapters.write_numbered(tmp_path, 7), 7)
+
+
+@pytest.mark.parametrize("sanitized", ["address"], indirect=True)
+def test_sanitizers_find_nothing_in_damaged_adapters(sanitized, tmp_path):
+    original = test_hostile_adapters.whole_adapter()
+    damages = list(test_hostile_adapters.damages(original, random.Random(8)))
+    files = [tmp_path / f"{i}.cuvla" for i in range(len(damages))]
+    for file, (_, adapter) in zip(files, damages, strict=True):
+        file.write_bytes(adapter)
+    answers = drive_adapters(sanitized, tmp_path, "load", *files).split()
+    good = [test_hostile_adapters.is_good(adapter) for _, adapter in damages]
+    assert answers == ["ran" if g else "refused" for g in good]
+    assert len(set(answers)) == 2
+
+
 @pytest.mark.parametrize("models", [fake_models, fake_computed], ids=["static", "computed"])
 @pytest.mark.parametrize("sanitized", ["address"], indirect=True)
 def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path, models):
@@ -83,15 +116,27 @@ def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path, models):
     assert set(answers) == {"ran", "refused"}
 
 
-def test_repeated_run_allocates_nothing(objects, tmp_path):
-    """The first run maps its block; the same or smaller shapes fit in it, without one call."""
+def count_allocations(image: Image, driver: Path, objects: list[str], program: Path) -> list[int]:
+    """What the driver counts."""
     functions = ["malloc", "calloc", "realloc", "posix_memalign", "mmap"]
     wraps = [f"-Wl,--wrap={name}" for name in functions]
-    program = tmp_path / "driver"
-    flags = ["-DCOUNT_ALLOCATIONS", *wraps, "-lm"]
-    link(fake_models.mlp(), program, [str(DRIVER), *objects], flags)
+    link(image, program, [str(driver), *objects], ["-DCOUNT_ALLOCATIONS", *wraps, "-lm"])
     run = subprocess.run([str(program), "count"], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["1", "0", "0", "0", "0", "0"]
+    return [int(word) for word in run.stdout.split()]
+
+
+def test_repeated_run_allocates_nothing(objects, tmp_path):
+    """The first run maps its block; the same or smaller shapes fit in it, without one call."""
+    counts = count_allocations(fake_models.mlp(), DRIVER, objects, tmp_path / "driver")
+    assert counts == [1, 0, 0, 0, 0, 0]
+
+
+def test_only_the_first_swap_allocates(objects, tmp_path):
+    """Two shadows, gains of 1, and threads where there are CPUs for them."""
+    image = fake_adapters.numbered()
+    first, *others = count_allocations(image, ADAPTERS, objects, tmp_path / "driver")
+    assert first in (3, 4)
+    assert others == [0] * 5
 
 
 @pytest.fixture
