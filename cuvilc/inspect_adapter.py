@@ -101,9 +101,8 @@ def attached(
     registry = import_module("cuvilc.import.registry")
     program = registry.load(model, registry.ImportOptions())
     adapters = import_module("cuvilc.import.lora_spelling").spelled(program, adapters)
-    own = import_module("cuvilc.import.lora_spelling").spelled(program, adapters)
     sites, problems = import_module("cuvilc.import.lora_attach").look(
-        program, own, adapter_map=adapter_map, base_weights=base_weights
+        program, adapters, adapter_map=adapter_map, base_weights=base_weights
     )
     with program:
         return {

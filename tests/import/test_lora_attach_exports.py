@@ -17,6 +17,8 @@ import pytest
 from cuvilc.adapter import Adapter
 from cuvilc.dialect.lora_sites import Sites
 
+from .lora_graphs import array, convolution, linear, one, refused
+
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
@@ -263,3 +265,69 @@ def test_equal_parameters_that_the_exporter_shares(folder: Path) -> None:
         assert f"/m/{site.module.replace('.layers.', '/layers.')}".replace(
             ".", "/"
         ) in place.replace(".", "/")
+
+
+class Normed(torch.nn.Module):
+    """Layers with a BatchNormalization behind them, which exporters multiply into weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)
+        self.fc, self.bn1 = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+        for norm in (self.bn, self.bn1):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.bn1(self.fc(self.bn(self.conv(x)).mean((2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({"dynamo": False}, {"conv"}),
+        ({"dynamo": False, "training": torch.onnx.TrainingMode.PRESERVE}, set()),
+        ({"dynamo": True, "optimize": True, "verbose": False}, {"conv", "fc"}),
+        ({"dynamo": True, "optimize": False, "verbose": False}, set()),
+    ],
+    ids=["torchscript", "torchscript-preserve", "dynamo", "dynamo-raw"],
+)
+def test_a_weight_with_a_normalisation_in_it_is_refused(
+    tmp_path: Path, options: dict[str, Any], changed: set[str]
+) -> None:
+    torch.manual_seed(0)
+    model = Normed().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.randn(2, 3, 8, 8),), str(tmp_path / "m.onnx"), **options)
+    made = registry.load(tmp_path / "m.onnx", registry.ImportOptions())
+    changes = {"conv": convolution("conv", 8, 3, 3, 3), "fc": linear("fc", 8, 8)}
+    for name, change in changes.items():
+        if name in changed:
+            assert refused(made, change).code == "CUV724", name
+        else:
+            site = one(made, change)
+            own = getattr(model, name).weight.detach().numpy()
+            assert np.array_equal(array(made, site), own), name
+
+
+def test_what_onnxruntime_made_of_an_export(
+    export: Callable[..., Any], adapter: Callable[[str], Adapter], folder: Path
+) -> None:
+    """Its optimiser names nodes and weights anew; the paths within stay."""
+    runtime = pytest.importorskip("onnxruntime")
+    for name in ("bert", "vit"):
+        export(name, "torchscript")
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(folder / f"{name}-optimised.onnx")
+        runtime.InferenceSession(
+            str(folder / f"{name}-torchscript.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        made = registry.load(folder / f"{name}-optimised.onnx", registry.ImportOptions())
+        read = adapter(name)
+        low = tuple(c for c in read.changes if c.kind in ("linear", "convolution"))
+        own = Adapter("x", read.place, low, read.sha256)
+        sites = attach.find_sites(made, [own])
+        check(made, name, own, sites)
+        assert len(sites) >= len(low)
