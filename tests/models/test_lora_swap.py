@@ -41,7 +41,11 @@ class Swapped:
         self.package = folder / "swap.cuvil"
         self.report = build(
             BuildRequest(
-                folder / "model.onnx", self.package, vectors=0, lora="swap", lora_modules=".*",
+                folder / "model.onnx",
+                self.package,
+                vectors=0,
+                lora="swap",
+                lora_modules=".*",
                 adapters=[(folder / case, case) for case in self.inside],
             )  # fmt: skip
         )

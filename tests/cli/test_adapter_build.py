@@ -1,0 +1,167 @@
+"""`cuvilc build --lora swap` and `cuvilc adapter build`: adapters that come with a package, and
+those that come later; what does not fit is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import cuvil
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.tolerances import mismatch
+
+from .helpers import Cuvilc
+
+files = import_module("tests.import.lora_files")  # the folder is named by a keyword
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    f"model.layers.0.{name}": RNG.standard_normal((4, 3)).astype(np.float32)
+    for name in ("q_proj", "v_proj")
+}
+X = RNG.standard_normal((5, 3)).astype(np.float32)
+
+
+def _node(module: str) -> str:
+    """As the TorchScript exporter names the node of a layer."""
+    return f"/model/layers.0/{module.rpartition('.')[2]}/Gemm"
+
+
+def model(path: Path, quantised: bool = False) -> Path:
+    """y = x · Wqᵀ + x · Wvᵀ, the weights by torch's names; quantised: Wv from int8."""
+    held, nodes = [], []
+    for name, w in WEIGHTS.items():
+        key = f"{name}.weight"
+        if quantised and name.endswith("v_proj"):
+            held += [
+                numpy_helper.from_array(np.rint(w * 40).astype(np.int8), f"{key}.levels"),
+                numpy_helper.from_array(np.float32(1 / 40), f"{key}.scale"),
+            ]
+            inputs = [f"{key}.levels", f"{key}.scale"]
+            nodes.append(helper.make_node("DequantizeLinear", inputs, [key]))
+        else:
+            held.append(numpy_helper.from_array(w, key))
+        nodes.append(helper.make_node("Gemm", ["x", key], [name], _node(name), transB=1))
+    nodes.append(helper.make_node("Add", list(WEIGHTS), ["y"]))
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", d])
+        for n, d in (("x", 3), ("y", 4))
+    ]
+    graph = helper.make_graph(nodes, "main", ports[:1], ports[1:], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    return path
+
+
+def adapter(folder: Path, *names: str, seed: int = 1) -> Path:
+    """A random adapter of the named layers."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name in names or ("q_proj", "v_proj"):
+        pair = files.pair(f"model.layers.0.{name}")
+        values |= {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in pair.items()}
+    return files.write(folder, values)
+
+
+def refused(cuvilc: Cuvilc, code: int, *arguments: object) -> str:
+    """What a command says that ends with an exit code."""
+    result = cuvilc(*arguments)
+    assert result.code == code, result.err
+    return result.err
+
+
+def expected(folder: Path) -> np.ndarray:
+    """The model with the adapter, in float64."""
+    [read] = import_module("cuvilc.import.lora").read_adapters(folder, None)
+    sums = {name: w.astype(np.float64) for name, w in WEIGHTS.items()}
+    for change in read.changes:
+        low = change.low_rank
+        sums[change.path] = sums[change.path] + low.scale * low.b.astype(np.float64) @ low.a
+    return sum(X @ w.T for w in sums.values())  # type: ignore[return-value]
+
+
+@pytest.fixture
+def package(cuvilc: Cuvilc, tmp_path: Path) -> Path:
+    """A package that takes adapters and has one."""
+    model(tmp_path / "m.onnx")
+    adapter(tmp_path / "sql")
+    cuvilc.ok("build", "m.onnx", "--adapter", "sql", "--lora", "swap", "--vectors", "0")
+    return tmp_path / "m.cuvil"
+
+
+def test_an_adapter_of_the_package_and_one_that_comes_later(cuvilc, package, tmp_path) -> None:
+    adapter(tmp_path / "chat", "v_proj", seed=2)
+    shown = cuvilc.ok("adapter", "build", "chat", "--base", "m.cuvil", "-o", "c.cuvla").out
+    assert "c.cuvla" in shown and "`chat`" in shown
+    loaded = cuvil.load(package)
+    loaded.load_adapter(tmp_path / "c.cuvla")
+    for name in ("sql", "chat"):
+        loaded.use(name)
+        assert not mismatch(loaded(X), expected(tmp_path / name).astype(np.float32))
+    loaded.close()
+    assert "sql: swap, 2 modules" in cuvilc.ok("inspect", "m.cuvil").out
+
+
+def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
+    adapter(tmp_path / "chat")
+    [made] = cuvilc.ok(
+        "adapter", "build", "chat", "--base", "m.cuvil", "--name", "talk", "--json"
+    ).data["adapters"]
+    assert made["name"] == "talk" and made["path"] == "talk.cuvla"
+    assert made["bytes"] == (tmp_path / "talk.cuvla").stat().st_size
+
+
+def test_a_package_without_room_for_adapters(cuvilc, tmp_path) -> None:
+    model(tmp_path / "m.onnx")
+    adapter(tmp_path / "sql")
+    cuvilc.ok("build", "m.onnx", "--vectors", "0")
+    assert "CUV762" in refused(cuvilc, 1, "adapter", "build", "sql", "--base", "m.cuvil")
+    assert not list(tmp_path.glob("*.cuvla"))
+    with pytest.raises(cuvil.CuvilError, match="CUV612"):
+        cuvil.load(tmp_path / "m.cuvil").use("sql")
+
+
+def test_what_the_package_cannot_exchange(cuvilc, tmp_path) -> None:
+    model(tmp_path / "m.onnx")
+    adapter(tmp_path / "sql", "q_proj")
+    adapter(tmp_path / "more", "q_proj", "v_proj")
+    options = ("--lora", "swap", "--lora-modules", "q_proj", "--vectors", "0")
+    cuvilc.ok("build", "m.onnx", *options)
+    cuvilc.ok("adapter", "build", "sql", "--base", "m.cuvil")
+    error = refused(cuvilc, 1, "adapter", "build", "more", "--base", "m.cuvil")
+    assert "CUV761" in error and "model.layers.0.v_proj" in error and "nearest" in error
+    assert not (tmp_path / "more.cuvla").exists()
+
+
+def test_a_quantised_weight_is_not_exchanged(cuvilc, tmp_path) -> None:
+    model(tmp_path / "m.onnx", quantised=True)
+    adapter(tmp_path / "sql")
+    error = refused(cuvilc, 1, "build", "m.onnx", "--adapter", "sql", "--lora", "swap")
+    assert "CUV760" in error and "model.layers.0.v_proj" in error
+    assert not (tmp_path / "m.cuvil").exists()
+
+
+@pytest.mark.parametrize("option", [("--target", "null"), ("--precision", "bf16")])
+def test_what_swap_does_not_go_with(cuvilc, tmp_path, option) -> None:
+    model(tmp_path / "m.onnx")
+    adapter(tmp_path / "sql")
+    built = ("build", "m.onnx", "--adapter", "sql", "--lora", "swap", *option)
+    assert "CUV744" in refused(cuvilc, 2, *built)
+
+
+def test_an_adapter_for_another_package_is_refused(cuvilc, package, tmp_path) -> None:
+    cuvilc.ok("adapter", "build", "sql", "--base", "m.cuvil", "--name", "again")
+    WEIGHTS["model.layers.0.q_proj"][0, 0] += 1
+    try:
+        model(tmp_path / "other.onnx")
+    finally:
+        WEIGHTS["model.layers.0.q_proj"][0, 0] -= 1
+    cuvilc.ok("build", "other.onnx", "--lora", "swap", "--vectors", "0")
+    other = cuvil.load(tmp_path / "other.cuvil")
+    with pytest.raises(cuvil.CuvilError, match="CUV611.*built for another package"):
+        other.load_adapter(tmp_path / "again.cuvla")
+    assert other.adapters == ()
