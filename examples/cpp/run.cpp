@@ -2,14 +2,18 @@
 // result.
 //
 //     c++ -std=c++17 -O2 -I ../../runtime/include run.cpp -o run && ./run NAME.cuvil/model.so
+//
+// With a second argument, of a package built with --lora swap: as that adapter makes it.
 #include <algorithm>
 #include <iostream>
 
 #include "cuvil.hpp"
 
-static void run(const std::string &path)
+static void run(const std::string &path, const char *adapter)
 {
     cuvil::Model model(path);
+    if (adapter != nullptr)
+        model.use(adapter);
     cuvil::Context context = model.context();
     std::vector<std::vector<float>> memory;
     int index = 0;
@@ -39,11 +43,11 @@ static void run(const std::string &path)
 int main(int argc, char **argv)
 {
     try {
-        if (argc != 2) {
-            std::cerr << "usage: run NAME.cuvil/model.so\n";
+        if (argc != 2 && argc != 3) {
+            std::cerr << "usage: run NAME.cuvil/model.so [ADAPTER]\n";
             return 2;
         }
-        run(argv[1]);
+        run(argv[1], argc == 3 ? argv[2] : nullptr);
     } catch (const cuvil::Error &error) {
         std::cerr << "error " << error.code << ": " << error.what() << "\n";
         return 1;

@@ -167,7 +167,40 @@ public:
         return Context(api_, context);
     }
 
+    // Adapters, of a package built with --lora swap; other threads may run the model meanwhile.
+    // Those that other threads unload while they are listed may be missing.
+    std::vector<cuvil_adapter_info> adapters() const
+    {
+        std::vector<cuvil_adapter_info> result;
+        cuvil_adapter_info info;
+        int count = api_->adapter_count == nullptr ? 0 : api_->adapter_count(handle_);
+        for (int i = 0; i < count && api_->get_adapter(handle_, i, &info) == CUVIL_OK; i++)
+            result.push_back(info);
+        return result;
+    }
+    // Runs that begin afterwards use this one; nullptr: none.
+    void use(const char *name) { check(known(api_->use_adapter)(handle_, name)); }
+    void use(const std::string &name) { use(name.c_str()); }
+    // A .cuvla file. name: what use() will call it; empty: the name in the file.
+    void load_adapter(const std::string &path, const std::string &name = "")
+    {
+        const char *given = name.empty() ? nullptr : name.c_str();
+        check(known(api_->load_adapter)(handle_, path.c_str(), given));
+    }
+    void unload_adapter(const std::string &name)
+    {
+        check(known(api_->unload_adapter)(handle_, name.c_str()));
+    }
+
 private:
+    template <class Function> static Function known(Function function)
+    {
+        if (function == nullptr)
+            throw Error(CUVIL_ERROR_NO_ADAPTER,
+                        "the package was built before packages took adapters");
+        return function;
+    }
+
     static std::shared_ptr<const cuvil_api> load(const std::string &path)
     {
         std::shared_ptr<cuvil_api> api(new cuvil_api(), [](cuvil_api *loaded) {

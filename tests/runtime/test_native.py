@@ -219,6 +219,50 @@ def test_cpp_example(make, tmp_path):
     assert "error 605: input `flag` is float32, the model declares bool" in failed.stderr
     text = run_example(program, make(floats()) / "model.so")
     assert text == "y: 1 1 1\n"
+    swapped = make(fake_adapters.numbered()) / "model.so"
+    assert run_example(program, swapped).startswith("panels: 0\nrows: 0\n")
+    assert run_example(program, swapped, "two").startswith("panels: 2\nrows: 2\n")
+    failed = subprocess.run([program, swapped, "three"], capture_output=True, text=True)
+    assert "error 612: there is no adapter `three`; loaded: one, two" in failed.stderr
+
+
+CPP = """
+#include <cassert>
+#include "cuvil.hpp"
+
+int main(int, char **argv)
+{
+    cuvil::Model model(argv[1]);
+    cuvil::Context context = model.context(1);
+    assert(model.adapters().size() == 2 && std::string(model.adapters()[1].name) == "two");
+    model.load_adapter(argv[2]);
+    model.load_adapter(argv[2], "seven");
+    model.unload_adapter("number 7");
+    model.use(std::string("seven"));
+    context.run();
+    assert(static_cast<int>(context.output<float>(0)[0]) == 7);
+    assert(model.adapters().size() == 3 && model.adapters()[2].active);
+    try {
+        model.unload_adapter("seven");
+        return 1;
+    } catch (const cuvil::Error &error) {
+        assert(error.code == CUVIL_ERROR_ADAPTER);
+    }
+    model.use(nullptr);
+    model.unload_adapter("seven");
+    context.run();
+    return static_cast<int>(context.output<float>(0)[0]);
+}
+"""
+
+
+def test_adapters_from_cpp(make, tmp_path):
+    program, source = tmp_path / "run", tmp_path / "run.cpp"
+    source.write_text(CPP)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(RUNTIME / "include")]
+    subprocess.run(["c++", *flags, str(source), "-o", str(program)], check=True)
+    package = make(fake_adapters.numbered()) / "model.so"
+    run_example(program, package, fake_adapters.write_numbered(tmp_path, 7))
 
 
 def test_truncated_library_is_refused_by_the_library_itself(make, tmp_path):
