@@ -22,6 +22,7 @@ from cuvilc.dialect.lora_refit import Quantised, pack, refit
 from cuvilc.dialect.lora_values import Loss, Part, merge
 from cuvilc.dialect.passes.canonicalize import in_order
 from cuvilc.dialect.passes.context import MergedWeight, PassContext
+from cuvilc.dialect.passes.merge_lora_units import follow_units
 from cuvilc.dialect.passes.rules_graph import Graph, Node
 
 NAME = "merge-lora"
@@ -139,6 +140,8 @@ def _fold(g: Graph, chain: _Chain, context: PassContext) -> None:
         stored: Any = made.levels
         key, dtype = _key(g, root.operands[0], chain), weight.dtype
         _require_finite(loss, chain, dtype)
+        if not last.attr("bits"):
+            follow_units(g, last.result, weight, made)
         _replace_quantised(g, chain, made, key)
     else:
         weight_array = g.array(root.result)
