@@ -23,8 +23,8 @@ from cuvilc.cli_options import (
 )
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_text import bytes_text, layer_text, time_text
-from cuvilc.codes_runtime import REFUSED_DATA, WRONG_SHAPE
-from cuvilc.diagnostics import CuvilError
+from cuvilc.codes_runtime import NO_MEMORY, REFUSED_DATA, WRONG_SHAPE
+from cuvilc.diagnostics import CuvilError, fail
 
 _LEAST_RUNS = 3
 _WARM_UP_S = 0.1
@@ -117,7 +117,10 @@ def accepted(model: Any, given: dict[str, int]) -> tuple[dict[str, int], Any]:
 
     problem: CuvilError | None = None
     for sizes, below in _trials(input_symbols(model.metadata), given):
-        feeds = random_inputs(model.metadata, sizes, 0, below)
+        try:
+            feeds = random_inputs(model.metadata, sizes, 0, below)
+        except (MemoryError, ValueError) as error:  # more than memory, than sizes
+            raise fail(NO_MEMORY, f"no memory for inputs of these sizes: {error}") from error
         try:
             model.run(feeds)
         except CuvilError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -72,11 +74,21 @@ def _savez(file: BinaryIO, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """`write` fills a file beside `path`, which then takes its name. CUV621 leaves nothing."""
+    """`write` fills a file beside `path`, which then takes its name. CUV621 leaves nothing.
+
+    A device or pipe is written to, never replaced.
+    """
     import secrets  # noqa: PLC0415
 
-    aside = path.with_name(f".{path.name[:100]}.new-{secrets.token_hex(6)}")
     try:
+        if not path.name or path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            whole = io.BytesIO()  # a device may say that it seeks, and not
+            write(whole)
+            path.write_bytes(whole.getbuffer())
+            return
+        aside = path.with_name(f".{path.name[:100]}.new-{secrets.token_hex(6)}")
         try:
             with aside.open("xb") as file:
                 write(file)

@@ -94,7 +94,7 @@ Next step: `np.ascontiguousarray(x)`, or another buffer for the output.
     exit_code=2,
 )
 
-define(
+NO_MEMORY = define(
     "CUV608",
     "not enough memory to run the model with these sizes",
     """\

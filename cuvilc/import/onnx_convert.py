@@ -59,7 +59,6 @@ class Converter:
         self.context: list[dict[str, Any]] = [{}]  # attributes that a function's body refers to
         self.reserved: set[str] = set()  # names of sizes that the model or the options use
         self.invented: set[str] = set()  # symbols that the model does not name itself
-        self.binders: dict[str, ir.Operation] = {}  # computed symbol -> its ai.bind_size
         self.below: dict[str, str] = {}  # what a number has above 0 -> what it has below
         self.assumed: dict[str, int] = {}  # If nodes decided by what follows -> their branch
 
@@ -97,21 +96,18 @@ class Converter:
         computed_points()[name] = bound
         return name
 
-    def forget_sizes(self, kept: int, draft: ir.Operation) -> None:
-        """Take back the computed symbols after the first `kept`: `draft` is about to be erased.
+    def forget_sizes(self, kept: int, erased: set[str]) -> None:
+        """Take back the computed symbols after the first `kept`: those of a region that is erased.
 
-        Those that are bound outside it stay, as contents of the values around it.
+        What its operations bound outside it stays, as contents of the values around it.
         """
         points = computed_points()
-        for name in list(points)[kept:]:
-            binder = self.binders.get(name)
-            while binder is not None and binder != draft:
-                binder = binder.parent
-            if binder is None and name in self.binders:
-                continue
-            self.binders.pop(name, None)
-            self.below.pop(name, None)
-            del points[name], self.program.ranges[name]
+        later = list(points)[kept:]
+        bound = set() if erased.issuperset(later) else _bound_sizes(self.main)
+        for name in later:
+            if name not in bound:
+                self.below.pop(name, None)
+                del points[name], self.program.ranges[name]
 
     def bind(self, val: Val, signed: bool) -> np.ndarray | None:
         """Make sizes of a small integer tensor that the model computes; None if it is no such.
@@ -172,7 +168,6 @@ class Converter:
         bound: list[Any] = []
         name = self.new_size((0, most), lambda: mlir.InsertionPoint.after(bound[0]))
         bound.append(ir.create("ai.bind_size", values, symbol=name, index=index))
-        self.binders[name] = bound[0]
         return name
 
     def bind_dim(self, d: Dim) -> Dim:
@@ -394,6 +389,18 @@ class Converter:
             return [scope.get(name) for name in body.output]
         finally:
             self.context.pop()
+
+
+def _bound_sizes(block: Any) -> set[str]:
+    """The symbols that every ai.bind_size under the block binds; loops in it may be unfinished."""
+    found: set[str] = set()
+    for operation in ir.operations(block):
+        if operation.name == "ai.bind_size":
+            found.add(ir.attrs(operation)["symbol"])
+        for region in operation.regions:
+            for inner in region.blocks:
+                found |= _bound_sizes(inner)
+    return found
 
 
 def as_val(result: Any) -> Val | None:

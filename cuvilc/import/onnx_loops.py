@@ -75,8 +75,9 @@ class LoopDraft:
             moved = set() if values is None else self.moved(values)
             if values is not None and not moved:
                 return self.finish(draft, values)
-            self.converter.forget_sizes(kept, draft)
+            inside = self.inside(draft)
             draft.erase()
+            self.converter.forget_sizes(kept, inside)
             if values is None:
                 return [None] * self.n.results
             del self.converter.errors[errors:]
@@ -161,10 +162,14 @@ class LoopDraft:
                     found.add((i, axis))
         return found
 
+    def inside(self, draft: ir.Operation) -> set[str]:
+        """The symbols of the region."""
+        bound = computed_sizes(draft.regions[0].blocks[0])
+        return {self.counter, *(name for name, *_ in self.sizes), *bound}
+
     def finish(self, draft: ir.Operation, values: list[ir.Value]) -> list[Any]:
         """Build the operation with its true types; it takes the draft's region."""
-        inside = {self.counter, *(name for name, *_ in self.sizes)}
-        inside |= set(computed_sizes(draft.regions[0].blocks[0]))
+        inside = self.inside(draft)
         finals: list[tuple[str, Dim]] = []
         types = []
         for i, t in enumerate(self.types):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,25 @@ def test_outputs_to_nowhere(cuvilc: Cuvilc, folder: Path) -> None:
     np.savez("in.npz", x=X)
     result = cuvilc("run", "null.cuvil", "--inputs", "in.npz", "--outputs", "no/such/out.npz")
     assert (result.code, "CUV621" in result.err) == (2, True)
+    for folder_name in (".", ""):
+        result = cuvilc("run", "null.cuvil", "--inputs", "in.npz", "--outputs", folder_name)
+        assert (result.code, "Is a directory" in result.err) == (2, True)
+
+
+def test_a_pipe_is_written_to_and_stays(cuvilc: Cuvilc, folder: Path) -> None:
+    np.savez("in.npz", x=X)
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(Path("pipe").read_bytes)
+        cuvilc.ok("run", "null.cuvil", "--inputs", "in.npz", "--outputs", "pipe")
+        assert list(np.load(io.BytesIO(read.result(timeout=60)))) == ["y", "z"]
+    assert Path("pipe").is_fifo()
+
+
+def test_bench_of_sizes_beyond_memory(cuvilc: Cuvilc, folder: Path) -> None:
+    for size in (10**12, 10**18 - 1):
+        result = cuvilc("bench", "net.cuvil", "--dim", f"batch={size}")
+        assert (result.code, "CUV608" in result.err) == (1, True)
 
 
 def test_bench_of_damaged_metadata(cuvilc: Cuvilc, folder: Path) -> None:

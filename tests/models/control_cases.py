@@ -100,6 +100,35 @@ def sizes_read_within_a_loop(rng: np.random.Generator) -> Case:
 
 
 @case
+def sizes_read_within_nested_loops(rng: np.random.Generator) -> Case:
+    """Both loops are imported more than once; both bodies make sizes of values around them."""
+    inner = body(
+        [node("Slice", "x begin end", "p"), node("Concat", "kept p", "longer", axis=0)],
+        [port("kept", [None])], [port("longer", [None])],
+    )  # fmt: skip
+    inner.name, inner.node[-1].name = "inner", "Identity_inner"
+    outer = body(
+        [node("Loop", "rounds _ held", "got", body=inner), node("Tile", "got times", "more"),
+         node("Concat", "held more", "grown", axis=0)],
+        [port("held", [None])], [port("grown", [None])],
+    )  # fmt: skip
+    proto = model(
+        [node("Loop", "trips _ seed", "y", body=outer)],
+        [port("x", ["n"]), *(port(name, [1], INT64) for name in ("begin", "end", "times")),
+         port("rounds", [], INT64), port("trips", [], INT64)],
+        [port("y", [None])],
+        seed=floats(rng, 1),
+    )  # fmt: skip
+    return proto, [
+        {"x": floats(rng, n)} | {
+            name: np.array([v] if name in ("begin", "end", "times") else v)
+            for name, v in zip(("begin", "end", "times", "rounds", "trips"), numbers, strict=True)
+        }
+        for n, numbers in ((4, (1, 3, 2, 2, 2)), (3, (-2, 9, 1, 1, 3)), (2, (0, 1, 3, 0, 1)))
+    ]  # fmt: skip
+
+
+@case
 def numbers_of_a_branch_not_taken(rng: np.random.Generator) -> Case:
     """They may be negative: the branch that would make sizes of them does not run."""
     first = helper.make_graph([node("Expand", "x shape", "a")], "a", [], [port("a", None)])
