@@ -131,11 +131,11 @@ def export(name: str, path: Path, dynamo: bool) -> None:
 
 
 def adapt(
-    name: str, folder: Path, seed: int = 0, merges: bool = True, **options: Any
+    name: str, folder: Path, seed: int = 0, merges: bool = True, std: float = 0.2, **options: Any
 ) -> np.ndarray:
     """Save a random adapter of the model; what PEFT's model then gives, in float64.
 
-    merges: PEFT can merge it, and then gives the same; not so for tied weights.
+    merges: PEFT can merge it, and then gives the same; not so for tied weights. std: of A and B.
     """
     model = MODELS[name]
     torch.manual_seed(seed)
@@ -144,7 +144,7 @@ def adapt(
         if "lora_magnitude" in parameter_name:
             parameter.data *= torch.empty_like(parameter).uniform_(0.5, 1.5)
         elif "lora_" in parameter_name:
-            torch.nn.init.normal_(parameter.data, std=0.2)
+            torch.nn.init.normal_(parameter.data, std=std)
         elif parameter.requires_grad:
             parameter.data += 0.1 * torch.randn_like(parameter)
     adapted.save_pretrained(folder)

@@ -1,0 +1,124 @@
+"""`cuvilc build --adapter`: folding, what is shown of it, modes, what is refused."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuvilc.cli_options import read_adapters
+from cuvilc.open_package import open_package
+
+from .helpers import Cuvilc, check_golden
+
+files = import_module("tests.import.lora_files")  # the folder is named by a keyword
+builders = import_module("tests.import.builders")
+graphs = import_module("tests.import.lora_graphs")
+
+PATH, K, N = "l.0.q_proj", 3, 4
+NULL = ("--target", "null", "--vectors", "1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Here: model.onnx, y = x · W of one layer, and adapters `sql` and `chat` of that layer."""
+    monkeypatch.chdir(tmp_path)
+    values = files.pair(PATH, 2, K, N)
+    for number, name in enumerate(("sql", "chat")):
+        files.write(
+            tmp_path / name, {n: v * (1 + number) for n, v in values.items()},
+            target_modules=["q_proj"],
+        )  # fmt: skip
+    node = graphs.node("MatMul", f"x {PATH}.weight", "y", f"/{PATH.replace('.', '/')}/MatMul")
+    weights = {f"{PATH}.weight": graphs.values(K, N)}
+    builders.saved(
+        tmp_path, builders.model([node], [builders.tensor("x", ["b", K])], ["y"], weights)
+    )
+    return tmp_path
+
+
+def merged(*gains: float) -> np.ndarray:
+    """W with the adapters in it: scale alpha / r = 2."""
+    a, b = (v.astype(np.float64) for v in files.pair(PATH, 2, K, N).values())
+    delta: np.ndarray = sum(g * g for g in gains) * 2 * (b @ a).T
+    return graphs.values(K, N) + delta
+
+
+def outputs(package: str) -> np.ndarray:
+    """The rows of what the package multiplies by."""
+    model = open_package(Path(package))
+    found: np.ndarray = model.run({"x": np.eye(K, dtype=np.float32)})["y"]
+    model.close()
+    return found
+
+
+def test_fold_is_the_default(cuvilc: Cuvilc, folder: Path) -> None:
+    shown = cuvilc.ok("build", "model.onnx", "--adapter", "sql", "-o", "one.cuvil", *NULL).out
+    assert "adapters sql: fold, 1 modules, rank 2, rounding error up to " in shown
+    np.testing.assert_allclose(outputs("one.cuvil"), merged(1), rtol=1e-6)
+    cuvilc.ok("verify", "one.cuvil")
+
+
+def test_several_are_summed_up(cuvilc: Cuvilc, folder: Path) -> None:
+    both = ("--adapter", "sql", "--adapter", "chat:talk", "--lora", "fold")
+    cuvilc.ok("build", "model.onnx", *both, "-o", "two.cuvil", *NULL)
+    np.testing.assert_allclose(outputs("two.cuvil"), merged(1, 2), rtol=1e-6)
+    adapters = cuvilc.ok("inspect", "two.cuvil", "--json").data["metadata"]["adapters"]
+    assert [(a["name"], a["mode"], a["ranks"]) for a in adapters] == [
+        ("sql", "fold", [2]), ("talk", "fold", [2])
+    ]  # fmt: skip
+    (weight,) = adapters[0]["weights"]
+    assert weight["modules"] == [PATH] and 0 < weight["max_error"] < 1e-7
+    assert f"{PATH}.weight" in cuvilc.ok("inspect", "two.cuvil", "--all").out
+
+
+def test_dumps_show_the_adapter_until_it_is_merged(cuvilc: Cuvilc, folder: Path) -> None:
+    cuvilc.ok(
+        "build", "model.onnx", "--adapter", "sql", "--dump-ir", "ir", "--stop-after", "optimise"
+    )
+    texts = {p.name[3:-5]: p.read_text() for p in (folder / "ir").iterdir()}
+    assert '"ai.lora"' in texts["import"] and f'module = "{PATH}"' in texts["import"]
+    assert '"ai.lora"' not in texts["merge-lora"] and f"{PATH}.weight+sql" in texts["merge-lora"]
+
+
+def test_dry_run_compares_the_modes(cuvilc: Cuvilc, folder: Path) -> None:
+    shown = cuvilc.ok("build", "model.onnx", "--adapter", "sql", "--dry-run").out
+    table = shown[shown.index("  adapters") :]
+    check_golden("dry-run-adapters", re.sub(r" {2,}|─+", "  ", table), folder)
+    several = ("--adapter", "sql", "--adapter", "chat", "--dry-run", "--json")
+    lora = cuvilc.ok("build", "model.onnx", *several).data["program"]["lora"]
+    elements = 2 * (K + N)
+    assert lora["adapters"] == ["sql", "chat"] and lora["base_row_flops"] == 2 * K * N
+    assert lora["changed_bytes"] == 4 * K * N
+    batch, swap = lora["modes"]["batch"], lora["modes"]["swap"]
+    assert batch["row_flops"] == 2 * elements and batch["package_bytes"] == 2 * 4 * elements
+    assert swap["memory_bytes"] == 2 * 4 * elements + 4 * K * N and swap["row_flops"] == 0
+    assert lora["recommended"] == "swap"  # 2.3 times the base's work would be much for a batch
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lora-unknown-mode", ["--adapter", "sql", "--lora", "melt"]),
+        ("lora-nothing-to-fold", ["--lora", "fold"]),
+        ("lora-no-mode", ["--adapter", "sql", "--adapter", "chat"]),
+        ("lora-one-name", ["--adapter", "sql", "--adapter", "chat:sql", "--lora", "fold"]),
+        ("lora-map-alone", ["--adapter-map", "map.json"]),
+        ("lora-modules-of-fold", ["--adapter", "sql", "--lora-modules", "q_proj"]),
+        ("adapter-name", ["--adapter", "sql:two words"]),
+    ],
+)
+def test_refused(cuvilc: Cuvilc, folder: Path, name: str, options: list[str]) -> None:
+    result = cuvilc("build", "model.onnx", *options)
+    assert result.code == 2
+    check_golden(name, result.err + f"exit code {result.code}\n", folder)
+
+
+def test_a_path_with_a_colon(folder: Path) -> None:
+    (folder / "a:b").mkdir()
+    assert read_adapters(["a:b", "a:b:c", "x:y"]) == (
+        (Path("a:b"), ""), (Path("a:b"), "c"), (Path("x"), "y")
+    )  # fmt: skip
