@@ -100,6 +100,27 @@ static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *hea
            (entry->gain == 0 || floats_inside(header, entry->gain, 1, columns));
 }
 
+/* cuvil_adapter.ends, or NULL. */
+static int64_t *count_panels(const cuvil_adapter_header *header)
+{
+    int64_t *ends = calloc((size_t)header->entry_count + 1, sizeof *ends), total = 0;
+    for (uint32_t i = 0; ends != NULL && i < header->entry_count; i++) {
+        const cuvil_adapter_entry *entry = &entries_of(header)[i];
+        total += entry->kind == CUVIL_ADAPTER_FACTORS ? entry->panels : 0;
+        ends[i] = total;
+    }
+    return ends;
+}
+
+static void drop(cuvil_adapter *adapter)
+{
+    if (adapter->mapped != NULL)
+        munmap(adapter->mapped, adapter->header->bytes);
+    free(adapter->name);
+    free(adapter->ends);
+    free(adapter);
+}
+
 /* Check an adapter's bytes and list it under `name` (NULL: its own). Takes what was mapped for it
  * over, on success. */
 static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, const char *place,
@@ -116,32 +137,33 @@ static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, 
     if (status != CUVIL_OK)
         return status;
     cuvil_adapter *adapter = calloc(1, sizeof *adapter);
-    char *copy = strdup(name != NULL ? name : strings_of(header) + header->name);
-    if (adapter == NULL || copy == NULL) {
-        free(adapter);
-        free(copy);
+    if (adapter == NULL)
+        return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", place);
+    *adapter = (cuvil_adapter){
+        .name = strdup(name != NULL ? name : strings_of(header) + header->name),
+        .header = header,
+        .entries = entries_of(header),
+        .ends = count_panels(header),
+    };
+    if (adapter->name == NULL || adapter->ends == NULL) {
+        drop(adapter);
         return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", place);
     }
-    *adapter = (cuvil_adapter){.name = copy,
-                               .header = header,
-                               .entries = entries_of(header),
-                               .mapped = mapped};
     pthread_mutex_lock(&model->lock);
-    if (cuvil_find_adapter(model, copy) != NULL)
+    if (cuvil_find_adapter(model, adapter->name) != NULL)
         status = BAD("an adapter `%s` is loaded already: unload it, or load this one under another "
                      "name",
-                     copy);
+                     adapter->name);
     else {
+        adapter->mapped = mapped;
         cuvil_adapter **last = &model->adapters;
         while (*last != NULL)
             last = &(*last)->next;
         *last = adapter;
     }
     pthread_mutex_unlock(&model->lock);
-    if (status != CUVIL_OK) {
-        free(adapter->name);
-        free(adapter);
-    }
+    if (status != CUVIL_OK)
+        drop(adapter);
     return status;
 }
 
@@ -173,14 +195,6 @@ cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name)
     while (adapter != NULL && strcmp(adapter->name, name) != 0)
         adapter = adapter->next;
     return adapter;
-}
-
-static void drop(cuvil_adapter *adapter)
-{
-    if (adapter->mapped != NULL)
-        munmap(adapter->mapped, adapter->header->bytes);
-    free(adapter->name);
-    free(adapter);
 }
 
 void cuvil_drop_adapters(cuvil_model *model)

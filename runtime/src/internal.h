@@ -32,6 +32,7 @@ struct cuvil_adapter {
     char *name;
     const cuvil_adapter_header *header;
     const cuvil_adapter_entry *entries; /* checked */
+    int64_t *ends;                      /* of each: panels to merge in it and all before it */
     void *mapped;                       /* a file's mapping; NULL: part of the image */
     cuvil_adapter *next;
 };

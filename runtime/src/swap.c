@@ -148,27 +148,74 @@ static cuvil_status prepare(cuvil_model *model)
     return CUVIL_OK;
 }
 
-/* Merge the factors of one entry into the shadow of its site. */
-static int32_t merge(cuvil_model *model, cuvil_view *view, const cuvil_adapter *adapter,
-                     const cuvil_adapter_entry *entry)
+/* What merge_panels works on. */
+typedef struct {
+    const cuvil_model *model;
+    const cuvil_view *view;
+    const cuvil_adapter *adapter;
+} merging;
+
+/* Merge the factors of one entry into its panels [begin, end), in the shadow of its site. */
+static int32_t merge(const merging *all, const cuvil_adapter_entry *entry, int64_t begin,
+                     int64_t end)
 {
+    const cuvil_model *model = all->model;
     const cuvil_adaptable *site = &model->adaptable[entry->site];
-    const unsigned char *data = (const unsigned char *)adapter->header;
+    const unsigned char *data = (const unsigned char *)all->adapter->header;
     uint64_t skip = site->packed ? entry->first_panel * panel_bytes(site) : 0;
     void *buffers[] = {
         (void *)(uintptr_t)(pristine(model, entry->site) + skip),
         (void *)(uintptr_t)(data + entry->a),
         (void *)(uintptr_t)(data + entry->b),
         entry->gain != 0 ? (void *)(uintptr_t)(data + entry->gain) : model->ones,
-        view->shadow + model->shadow_offsets[entry->site] + skip,
+        all->view->shadow + model->shadow_offsets[entry->site] + skip,
     };
     int64_t rank = entry->rank;
     cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + site->kernel];
-    if (model->pool == NULL)
-        return kernel(buffers, &rank, 0, entry->panels, NULL);
-    uint32_t used;
-    cuvil_job job = {kernel, buffers, &rank, entry->panels, NULL, 0};
-    return cuvil_pool_run(model->pool, &job, &used);
+    return kernel(buffers, &rank, begin, end, NULL);
+}
+
+/* A job over the panels of all entries, one behind the other: threads meet once a swap, not once a
+ * weight, which counts where other work keeps them off their cores. */
+static int32_t merge_panels(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,
+                            void *scratch)
+{
+    const merging *all = buffers[0];
+    const int64_t *ends = all->adapter->ends;
+    uint32_t entry = 0, above = all->adapter->header->entry_count;
+    (void)scalars, (void)scratch;
+    while (entry < above) { /* the first that ends behind `begin` */
+        uint32_t middle = entry + (above - entry) / 2;
+        if (ends[middle] > begin)
+            above = middle;
+        else
+            entry = middle + 1;
+    }
+    int32_t fault = 0;
+    for (; begin < end && fault == 0; entry++) {
+        int64_t first = entry > 0 ? ends[entry - 1] : 0;
+        int64_t last = ends[entry] < end ? ends[entry] : end;
+        if (last > begin)
+            fault = merge(all, &all->adapter->entries[entry], begin - first, last - first);
+        begin = last;
+    }
+    return fault;
+}
+
+static cuvil_status merge_all(cuvil_model *model, cuvil_view *view, const cuvil_adapter *adapter)
+{
+    uint32_t entries = adapter->header->entry_count, used;
+    merging all = {model, view, adapter};
+    void *buffers[] = {&all};
+    cuvil_job job = {.kernel = merge_panels,
+                     .buffers = buffers,
+                     .tasks = entries > 0 ? adapter->ends[entries - 1] : 0};
+    int32_t fault = model->pool == NULL || job.tasks == 0
+                        ? merge_panels(buffers, NULL, 0, job.tasks, NULL)
+                        : cuvil_pool_run(model->pool, &job, &used);
+    return fault == 0 ? CUVIL_OK
+                      : cuvil_fail(CUVIL_ERROR_KERNEL, "adapter `%s`: merging it failed",
+                                   adapter->name);
 }
 
 /* Panels of a site that the adapter leaves alone hold the package's own. */
@@ -204,14 +251,11 @@ static cuvil_status fill(cuvil_model *model, cuvil_view *view, const cuvil_adapt
             done = entry->first_panel + entry->panels;
             memset(view->panels + model->first_panels[site] + entry->first_panel, UNKNOWN,
                    entry->panels);
-            if (merge(model, view, adapter, entry) != 0)
-                return cuvil_fail(CUVIL_ERROR_KERNEL, "adapter `%s`: merging it failed",
-                                  adapter->name);
         }
         fill_panels(model, view, site, done, panels);
         view->places[site] = view->shadow + model->shadow_offsets[site];
     }
-    return CUVIL_OK;
+    return merge_all(model, view, adapter);
 }
 
 /* The shadow that holds the adapter already, else one that is not in use. The caller has the
