@@ -198,7 +198,9 @@ class Search:
         """The bias that is added to the product of the module's weight."""
         found = []
         for claim, at in self.weights.get(want.module, ()) if want.parameter == "bias" else ():
-            adds = set(ir.users(claim.reader.consumer.results[0]))
+            # A product's bias is added to it; a convolution has its own.
+            product = claim.reader.consumer
+            adds = {product, *ir.users(product.results[0])}
             whole = claim.weight.shape[at.axis]
             for weight in self.claims.index.weights:
                 for reader in weight.readers:
@@ -271,6 +273,9 @@ class Search:
             elif sharer := self._shared(claim, found):
                 why = f"one rearranged copy of the weight serves `{sharer.scope}` too"
                 problem = failures.ambiguous(want, why, [claim])
+            elif self._unsure(claim, found) and self.settings.get(want) is None:
+                why = "other modules have this weight too, and a node that reads it is of none"
+                problem = failures.ambiguous(want, why, [c for c, _ in found])
             if problem is not None:
                 self.problems.put(problem)
                 return True
@@ -284,6 +289,24 @@ class Search:
             if same and reader.scope and not self.claims.agree(claim.path, reader.scope):
                 return reader
         return None
+
+    def _unsure(self, claim: Claim, found: _Found) -> bool:
+        """Whether a node of no known module reads a weight that several modules share.
+
+        Exporters keep one of equal parameters, such as norms that are all ones.
+        """
+        if claim.reader.scope or not claim.named:
+            return False
+        mine = {c.reader.use for c, _ in found}
+        alike = [
+            r for r in claim.weight.readers
+            if (r.role, r.kind) == (claim.reader.role, claim.reader.kind)
+        ]  # fmt: skip
+        if any(r.use not in mine for r in alike):
+            return True
+        array = self.claims.index.array(claim.weight)
+        uniform = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
+        return uniform and len({r.use for r in alike}) > 1
 
     def _taken_by_other(self, want: Wanted, found: _Found) -> bool:
         for claim, at in found:

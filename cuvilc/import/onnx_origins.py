@@ -19,6 +19,7 @@ from .onnx_values import Val
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
+_ARRANGES = ("Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 
 
@@ -28,6 +29,7 @@ class Origins:
     def __init__(self, program: ir.Program) -> None:
         self.program = program
         self.outer: list[str] = []  # paths of the nodes whose definitions are being imported
+        self.arranged: dict[str, str] = {}  # result of a transpose of a weight -> its name
 
     @contextmanager
     def inside(self, proto: Any) -> Iterator[None]:
@@ -45,12 +47,18 @@ class Origins:
             self.program.scopes[label] = ""  # two nodes of one name: neither is known
         if self.outer:
             return
+        first = inputs[0] if inputs else None
+        if proto.op_type in _ARRANGES and isinstance(first, Val) and first.array is not None:
+            source = self.arranged.get(proto.input[0], proto.input[0])
+            self.arranged.update(dict.fromkeys(proto.output[:1], source))
         unpacked = proto.input[1:2] if proto.op_type == "MatMulNBits" else ()
         for name, val in zip(proto.input, inputs, strict=True):
             # The importer makes a constant of its own of MatMulNBits' bytes.
             key = f"{label}.constant" if name in unpacked else _key(val)
             if key:
-                self.program.reads.setdefault(label, {})[name] = key
+                # Of small weights the importer computes the transpose, whose name says nothing.
+                source = name if "." in name else self.arranged.get(name, name)
+                self.program.reads.setdefault(label, {})[source] = key
 
 
 def _key(val: Any) -> str:

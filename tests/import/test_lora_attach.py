@@ -110,6 +110,19 @@ def test_a_transpose_that_the_exporter_left(tmp_path: Path) -> None:
     assert site.out_axis == 0 and consumers(made, site) == [("ai.transpose", 0)]
 
 
+def test_a_transpose_that_the_importer_computes(tmp_path: Path) -> None:
+    """Of a matrix as small as this it does, and the name of the weight stays known."""
+    nodes = [
+        node("Transpose", "fc.weight", "t", perm=[1, 0]),
+        node("Cast", "t", "u", to=TensorProto.FLOAT),
+        node("MatMul", "x u", "y"),
+    ]
+    weights = {"fc.weight": values(5, 3).astype(np.float16)}
+    made = program(tmp_path, nodes, weights, {"x": ["b", 3]})
+    site = one(made, linear("fc", 5, 3))
+    assert site.out_axis == 1 and np.array_equal(array(made, site), weights["fc.weight"])
+
+
 def test_a_cast_of_a_half(tmp_path: Path) -> None:
     nodes = [node("Cast", "fc.weight", "t", to=TensorProto.FLOAT), node("MatMul", "x t", "y")]
     weight = values(BIG, BIG).astype(np.float16)

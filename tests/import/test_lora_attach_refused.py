@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,22 @@ def test_a_replaced_weight_that_is_read_in_two_ways(tmp_path: Path) -> None:
     assert error.code == "CUV721" and "embedding and as linear" in error.message
 
 
+def test_equal_weights_of_nodes_without_names(tmp_path: Path) -> None:
+    """onnxruntime keeps one of two norms that are all ones, and its own nodes have no paths."""
+    for second in ("b", "/other/LayerNormalization"):
+        nodes = [
+            node("LayerNormalization", "x norm.weight z", "h", "a"),
+            node("LayerNormalization", "h norm.weight z", "y", second),
+        ]
+        weights = {"norm.weight": np.ones(4, np.float32), "z": np.zeros(4, np.float32)}
+        made = program(tmp_path, nodes, weights, {"x": ["b", 4]})
+        change = ModuleChange("norm", replaced={"weight": values(4)})
+        error = refused(made, change)
+        assert error.code == "CUV721" and "other modules have this weight too" in error.message
+        settled = one(made, change, adapter_map=mapped(tmp_path, {"norm": "a"}))
+        assert len(settled.uses) == 1
+
+
 def test_one_turned_copy_for_two_modules(tmp_path: Path) -> None:
     nodes = [
         node("Transpose", "a.weight", "t", "/a/Transpose", perm=[1, 0]),
@@ -240,6 +257,16 @@ def test_no_base_weights_in_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     assert refused(made, linear("fc", 4, 4), base_weights=folder).code == "CUV701"
+
+
+def test_a_convolutions_bias_goes_with_its_weight(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x val_1 val_2", "y")]
+    weights = {"val_1": values(4, 3, 2, 2), "val_2": values(4)}
+    made = program(tmp_path, nodes, weights, {"x": ["b", 3, 5, 5]})
+    base = checkpoint(tmp_path, {"conv.weight": values(4, 3, 2, 2)})
+    change = replace(convolution("conv", 4, 3, 2, 2), replaced={"bias": values(4, seed=3)})
+    _, bias = found(made, change, base_weights=base)
+    assert np.array_equal(array(made, bias), values(4))
 
 
 # Q, K and V in one matrix.
