@@ -8,7 +8,7 @@ STAMPS := .venv/.stamps
 SOURCES := cuvilc runtime/cuvil tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint fmt golden conformance fuzz bench wheels clean machine
+.PHONY: help setup demo demo-lora test test-all lint fmt golden conformance fuzz bench wheels clean machine
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ $(STAMPS)/torch: $(STAMPS)/packages
 
 demo: $(STAMPS)/packages  ## build a trained model, run it on a real input, print answer and timing
 	$(BIN)/python examples/quickstart/demo.py
+
+demo-lora: setup  ## train LoRA adapters with PEFT, fold and swap them, print what each answers
+	$(BIN)/python examples/lora/demo.py
 
 test: setup  ## the fast tests
 	$(BIN)/python -m pytest -n $(JOBS) -q

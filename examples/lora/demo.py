@@ -1,0 +1,201 @@
+"""Train LoRA adapters with PEFT, then serve them from packages that cuvilc compiles.
+
+A small Llama with random weights is the base. Each adapter teaches it a task on tokens: the next
+one, the mirrored one, the square. The base is compiled once with an adapter folded in and once for
+swapping, and the square is learned after that package was built. Every answer is compared with
+PEFT's own. Nothing is downloaded:
+
+    python examples/lora/demo.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cuvil
+import numpy as np
+import peft
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS, LENGTH, STEPS = 16, 8, 200
+TASKS: dict[str, Callable[[Any], Any]] = {
+    "next": lambda x: (x + 1) % TOKENS,
+    "mirror": lambda x: TOKENS - 1 - x,
+    "square": lambda x: x * x % TOKENS,  # learned later, for a package that is there already
+}
+ADAPTERS = {
+    "next": peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"),
+    "mirror": peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", use_rslora=True),
+    "square": peft.LoraConfig(
+        r=8, lora_alpha=16, target_modules=["gate_proj", "up_proj", "down_proj"]
+    ),
+}
+
+
+class Logits(torch.nn.Module):
+    """Tokens int64 [batch, LENGTH] in, logits [batch, LENGTH, TOKENS] out: what is exported."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(tokens)
+        found: torch.Tensor = self.model(tokens, attention_mask=mask, use_cache=False).logits
+        return found
+
+
+def base() -> torch.nn.Module:
+    """The same weights every time."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=TOKENS, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+        initializer_range=0.15, attn_implementation="eager",
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def train(task: str, folder: Path) -> Logits:
+    """Train an adapter for the task and save it; returns PEFT's model, adapter unmerged."""
+    model = peft.get_peft_model(base(), ADAPTERS[task])
+    logits = Logits(model.base_model.model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2)
+    start, first = time.perf_counter(), 0.0
+    for step in range(STEPS):
+        tokens = torch.randint(0, TOKENS, (16, LENGTH))
+        guess = logits(tokens).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(guess, TASKS[task](tokens).flatten())
+        first = first if step else loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    seconds, values = time.perf_counter() - start, sum(p.numel() for p in trained)
+    print(f"trained   {task:8} loss {first:.2f} -> {loss.item():.4f} in {seconds:.1f} s, "
+          f"{values} values")  # fmt: skip
+    return logits.eval()
+
+
+def export(path: Path) -> None:
+    """The base alone, its batch open."""
+    tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
+    torch.onnx.export(
+        Logits(base()), (tokens,), path, input_names=["tokens"], output_names=["logits"],
+        dynamic_shapes={"tokens": {0: torch.export.Dim("batch", min=1, max=64)}},
+        dynamo=True, verbose=False,
+    )  # fmt: skip
+
+
+def cuvilc(*words: str | Path) -> None:
+    """One command of the compiler, shown and run."""
+    shown = [w.name if isinstance(w, Path) else w for w in words]
+    start = time.perf_counter()
+    quiet = [] if words[0] == "adapter" else ["--quiet", "--vectors", "0", "--cpu", "host"]
+    command = [sys.executable, "-m", "cuvilc", *words, *quiet]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"ran       cuvilc {' '.join(shown)}  ({time.perf_counter() - start:.1f} s)")
+
+
+def median_ms(run: Callable[[], object], times: int) -> float:
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds) * 1000
+
+
+def size_kb(path: Path) -> float:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files) / 1000
+
+
+class Table:
+    """Answers of packages beside PEFT's, a row each."""
+
+    def __init__(self, truth: dict[str | None, Logits]) -> None:
+        self.tokens = torch.randint(0, TOKENS, (64, LENGTH))
+        with torch.no_grad():
+            self.truth = {name: model(self.tokens).numpy() for name, model in truth.items()}
+        tasks = "".join(f"{task:>8}" for task in TASKS)
+        print(f"\n{'package':9}{'adapter':9}{tasks}{'from PEFT':>12}{'latency':>11}{'size':>10}")
+
+    def run(self, model: Any) -> np.ndarray:
+        found: np.ndarray = model(self.tokens.numpy())
+        return found
+
+    def row(self, package: Path, adapter: str | None, model: Any) -> np.ndarray:
+        """Tokens right for each task, the largest error of a logit, ms for 64 rows, kB."""
+        found = self.run(model)
+        best = torch.from_numpy(found.argmax(-1))
+        hits = [float((best == task(self.tokens)).double().mean()) for task in TASKS.values()]
+        error = float(np.abs(found - self.truth[adapter]).max())
+        print(
+            f"{package.stem:9}{adapter or '–':9}{''.join(f'{hit:8.0%}' for hit in hits)}"
+            f"{error:12.1e}{median_ms(lambda: self.run(model), 30):8.2f} ms"
+            f"{size_kb(package):7.0f} kB"
+        )
+        return found
+
+
+def swap(package: Path, later: Path, table: Table) -> None:
+    """Exchange adapters in one loaded package; one comes from a file. Ends if a trace is left."""
+    model = cuvil.load(package, threads=1)
+    plain = table.row(package, None, model)
+    found = {None: plain}
+    for name in ("next", "mirror"):
+        model.use(name)
+        found[name] = table.row(package, name, model)
+    model.load_adapter(later, "square")
+    model.use("square")
+    found["square"] = table.row(package, "square", model)
+    for name in ("next", "mirror", "next", "square", None, "mirror", "next", None):
+        model.use(name)
+        if not np.array_equal(table.run(model), found[name]):
+            raise SystemExit(f"{name}: not the answer it was before")
+    names = [name for name in found if name is not None]
+    times = [median_ms(lambda name=name: model.use(name), 1) for name in names * 20]
+    print(f"\nswaps     {median(times):.2f} ms each; next -> mirror -> next: bit-identical")
+    print(f"adapter   {later.name}: {size_kb(later):.0f} kB, package {size_kb(package):.0f} kB")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "build" / "lora"
+    folder.mkdir(parents=True, exist_ok=True)
+    warnings.filterwarnings("ignore")  # the exporter's
+    logging.disable(logging.WARNING)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)  # tensors this small gain nothing from more
+    trained = {task: train(task, folder / task) for task in TASKS}
+    export(folder / "model.onnx")
+    build = ["build", folder / "model.onnx"]
+    first, second = folder / "next", folder / "mirror"
+    cuvilc(*build, "-o", folder / "base.cuvil")
+    cuvilc(*build, "--adapter", first, "-o", folder / "fold.cuvil")
+    cuvilc(
+        *build, "--adapter", first, "--adapter", second, "--lora", "swap",
+        "-o", folder / "swap.cuvil",
+    )  # fmt: skip
+    later = folder / "square.cuvla"
+    cuvilc("adapter", "build", folder / "square", "--base", folder / "swap.cuvil", "-o", later)
+
+    table = Table({None: Logits(base()), **trained})
+    for package, adapter in ((folder / "base.cuvil", None), (folder / "fold.cuvil", "next")):
+        table.row(package, adapter, cuvil.load(package, threads=1))
+    swap(folder / "swap.cuvil", later, table)
+
+
+if __name__ == "__main__":
+    main()
