@@ -10,11 +10,15 @@ import typer
 
 from cuvilc.cli_options import (
     BAD_OPTION,
+    AdapterMapOption,
+    AdapterOption,
+    BaseWeightsOption,
     JsonOption,
     PackageArgument,
     QuietOption,
     SizesOption,
     check_sizes,
+    read_adapters,
     read_sizes,
 )
 from cuvilc.cli_output import Output, table
@@ -31,8 +35,12 @@ Against = Annotated[
 
 def verify(
     package: PackageArgument,
+    *,
     dim: SizesOption,
     against: Against = None,
+    adapter: AdapterOption,
+    adapter_map: AdapterMapOption = None,
+    base_weights: BaseWeightsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -45,11 +53,15 @@ def verify(
       cuvilc verify resnet18.cuvil
       cuvilc verify bert.cuvil --against bert.onnx    onnxruntime as oracle
       cuvilc verify bert.cuvil --against bert.onnx --dim seq=77
+      cuvilc verify sql.cuvil --against bert.onnx --adapter ./sql    a folded package
     """
     from cuvilc import verify as checks  # noqa: PLC0415
 
     out = Output(json, quiet)
-    result = _compared(package, read_sizes(dim), against)
+    adapted = None
+    if adapter:
+        adapted = _request(against, adapter, adapter_map, base_weights)
+    result = _compared(package, read_sizes(dim), against, adapted)
     problem = checks.out_of_tolerance(result.checks, str(package))
     if not json:
         _show(package, result, out)
@@ -61,8 +73,26 @@ def verify(
         raise typer.Exit(problem.exit_code)
 
 
-def _compared(package: Path, sizes: dict[str, int], against: Path | None) -> Any:
-    """The package's own checks, and those against onnxruntime where asked for."""
+def _request(
+    against: Path | None, adapter: list[str], adapter_map: Path | None, base_weights: Path | None
+) -> Any:
+    """The base model and the adapters that the package should be. CUV901."""
+    from cuvilc.driver import BuildRequest  # noqa: PLC0415
+
+    if against is None:
+        raise fail(BAD_OPTION, "--adapter needs its base model", help="give it by --against")
+    return BuildRequest(
+        against, adapters=read_adapters(adapter), lora="fold", adapter_map=adapter_map,
+        base_weights=base_weights,
+    )  # fmt: skip
+
+
+def _compared(
+    package: Path, sizes: dict[str, int], against: Path | None, adapted: Any = None
+) -> Any:
+    """The package's own checks, and those against onnxruntime where asked for; or, of a package
+    with adapters in it, against the interpreter.
+    """
     from cuvilc import verify as checks  # noqa: PLC0415
     from cuvilc.artifact import input_symbols, read_package  # noqa: PLC0415
 
@@ -71,7 +101,12 @@ def _compared(package: Path, sizes: dict[str, int], against: Path | None) -> Any
     check_sizes(sizes, input_symbols(read_package(package).metadata))
     result = checks.verify_package(package)
     if against is not None:
-        compared = checks.verify_against(package, against, sizes)
+        if adapted is None:
+            compared = checks.verify_against(package, against, sizes)
+        else:
+            from cuvilc import driver_lora  # noqa: PLC0415
+
+            compared = checks.verify_adapted(package, driver_lora.adapted(adapted), sizes)
         result.checks += compared.checks
         result.notes += compared.notes
     elif not result.checks:

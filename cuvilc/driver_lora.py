@@ -87,6 +87,19 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     _ATTACH[attached.mode](program, request, attached)
 
 
+def adapted(request: BuildRequest) -> Any:
+    """The base model with the request's adapters in it, for the interpreter: what a folded package
+    must compute. Quantised weights have theirs merged, on whose levels the package falls too.
+    """
+    from cuvilc import driver, driver_steps  # noqa: PLC0415
+
+    program = driver.load_model(request.model, request.shapes, request.dims, request.elements)
+    attached = find(program, request)
+    if attached is not None:
+        attach(program, request, attached)
+    return driver_steps.integer_form(program)
+
+
 def read(places: Sequence[tuple[Path, str]]) -> tuple[Adapter, ...]:
     """The adapters at the places, each with a name of its own. CUV744 for one name twice."""
     reading = import_module("cuvilc.import.lora")

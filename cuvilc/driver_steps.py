@@ -135,7 +135,7 @@ def vectors(program: Any, wanted: int, precision: str = "") -> tuple[Any, str]:
     from cuvilc import vectors as rules  # noqa: PLC0415
 
     limit = rules.AUTO_LIMIT if wanted == AUTO_VECTORS else None
-    program = _integer_form(program)
+    program = integer_form(program)
     try:
         made = rules.reference_vectors(program, max(wanted, 1), limit)
     except rules.TooCostly as error:
@@ -151,7 +151,7 @@ def vectors(program: Any, wanted: int, precision: str = "") -> tuple[Any, str]:
     return made, ""
 
 
-def _integer_form(program: Any) -> Any:
+def integer_form(program: Any) -> Any:
     """The program, or a copy whose quantised layers are sums of integers, as kernels compute them.
 
     A value between two levels may fall on either when it is computed in another way; every layer

@@ -215,6 +215,37 @@ def verify_against(path: Path, oracle: Path, dims: Mapping[str, int]) -> Verifie
     return result
 
 
+def verify_adapted(path: Path, program: Any, dims: Mapping[str, int]) -> Verified:
+    """Compare with the interpreter's run of a program, a base model with adapters apart from its
+    weights, on random inputs at several sizes of every symbol; `dims` fixes sizes. CUV625.
+    """
+    from cuvilc.dialect.interpret import interpret  # noqa: PLC0415
+
+    package = read_package(path)
+    result = Verified()
+    dtypes = {p["dtype"] for p in package.metadata["outputs"]}
+    info = package.metadata.get("vectors")
+    tolerance: Any = info["tolerance"] if info else tolerance_of(dtypes)
+    problem: Exception | None = None
+    for number in range(ORACLE_CASES):
+        for sizes, below in case_sizes(package.metadata, number, dims):
+            feeds = random_inputs(package.metadata, sizes, number, below)
+            try:
+                wanted = interpret(program, feeds)
+            except (ValueError, IndexError) as error:  # perhaps an index beyond a small table
+                problem = error
+                continue
+            label = ", ".join(f"{n}={s}" for n, s in sizes.items()) or f"random {number}"
+            for level, threads, model in _models(package, Verified()):
+                found = model.run(feeds)
+                result.checks += _compare(found, wanted, label, level, threads, tolerance)
+            break
+    if not result.checks and problem is not None:
+        message = "the model with its adapters refuses the random inputs"
+        raise _refused(message, Path(program.name), problem) from problem
+    return result
+
+
 def case_sizes(
     metadata: Any, number: int, dims: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], int]]:

@@ -62,6 +62,14 @@ def test_fold_is_the_default(cuvilc: Cuvilc, folder: Path) -> None:
     cuvilc.ok("verify", "one.cuvil")
 
 
+def test_verify_against_base_and_adapter(cuvilc: Cuvilc, folder: Path) -> None:
+    cuvilc.ok("build", "model.onnx", "--adapter", "sql", "-o", "one.cuvil", *NULL)
+    against = ("verify", "one.cuvil", "--against", "model.onnx")
+    cuvilc.ok(*against, "--adapter", "sql", "--dim", "b=3")
+    assert cuvilc(*against, "--adapter", "chat").code == 1  # another adapter
+    assert cuvilc("verify", "one.cuvil", "--adapter", "sql").code == 2  # of which base?
+
+
 def test_several_are_summed_up(cuvilc: Cuvilc, folder: Path) -> None:
     both = ("--adapter", "sql", "--adapter", "chat:talk", "--lora", "fold")
     cuvilc.ok("build", "model.onnx", *both, "-o", "two.cuvil", *NULL)
