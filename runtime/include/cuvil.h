@@ -134,7 +134,7 @@ CUVIL_API cuvil_status cuvil_set_output(cuvil_context *context, int32_t index,
 CUVIL_API cuvil_status cuvil_run(cuvil_context *context);
 
 /* Adapters, of a package that was built with --lora swap. All of these may be called while other
- * threads run the model; a run finishes with the adapter that it began with.
+ * threads run the model, but not from a probe; a run finishes with the adapter that it began with.
  *
  * cuvil_use_adapter: runs that begin afterwards see the weights that the adapter asks for, made anew
  * from the package's own; NULL: the package's own. It returns when they are ready, and does nothing
@@ -151,7 +151,8 @@ CUVIL_API int32_t cuvil_adapter_count(cuvil_model *model);
 CUVIL_API cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index,
                                          cuvil_adapter_info *info);
 CUVIL_API cuvil_status cuvil_use_adapter(cuvil_model *model, const char *name);
-/* A .cuvla file, made for this package by `cuvilc adapter build`. name: NULL for the one it has. */
+/* A .cuvla file, made for this package by `cuvilc adapter build`. name: NULL for the one it has. The
+ * file is read, and not needed afterwards. */
 CUVIL_API cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name);
 /* Not the one in use. Waits for runs that still read what it made. */
 CUVIL_API cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name);

@@ -1,4 +1,4 @@
-/* Adapters of a model: read and checked once, listed by name, loaded from files and let go of. */
+/* Adapters of a model: listed by name, loaded from files and let go of. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,98 +14,12 @@
 #define BAD(...) cuvil_fail(CUVIL_ERROR_ADAPTER, __VA_ARGS__)
 #define MOST_READ (UINT64_C(1) << 30) /* Linux reads no more than 2 GiB at once */
 
-static const cuvil_adapter_entry *entries_of(const cuvil_adapter_header *header)
-{
-    return (const cuvil_adapter_entry *)(header + 1);
-}
-
-static const char *strings_of(const cuvil_adapter_header *header)
-{
-    return (const char *)(entries_of(header) + header->entry_count);
-}
-
-/* What can be told from the header alone. */
-static cuvil_status check_header(const cuvil_model *model, const cuvil_adapter_header *header,
-                                 uint64_t bytes, const char *place)
-{
-    if (bytes < sizeof *header || header->magic != CUVIL_ADAPTER_MAGIC)
-        return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", place);
-    if (header->version != CUVIL_ADAPTER_VERSION)
-        return BAD("adapter `%s`: format %u, this runtime reads %u", place, header->version,
-                   CUVIL_ADAPTER_VERSION);
-    if (header->bytes != bytes)
-        return BAD("adapter `%s`: %llu bytes, its header says %llu", place,
-                   (unsigned long long)bytes, (unsigned long long)header->bytes);
-    if (memcmp(header->base, model->lora->fingerprint, sizeof header->base) != 0)
-        return BAD("adapter `%s` was built for another package: base %02x%02x%02x%02x, this one "
-                   "is %02x%02x%02x%02x",
-                   place, header->base[0], header->base[1], header->base[2], header->base[3],
-                   model->lora->fingerprint[0], model->lora->fingerprint[1],
-                   model->lora->fingerprint[2], model->lora->fingerprint[3]);
-    return CUVIL_OK;
-}
-
-static cuvil_status check_tables(const cuvil_adapter_header *header, const char *place)
-{
-    uint64_t table = header->entry_count * sizeof(cuvil_adapter_entry) + sizeof *header;
-    if (table > header->bytes || header->string_bytes == 0 ||
-        header->string_bytes > header->bytes - table || header->name >= header->string_bytes ||
-        strings_of(header)[header->string_bytes - 1] != '\0')
-        return BAD("adapter `%s`: its tables do not fit into its %llu bytes", place,
-                   (unsigned long long)header->bytes);
-    uint32_t sum = cuvil_adapter_sum(header);
-    if (sum != header->checksum)
-        return BAD("adapter `%s`: its checksum is %08x, the header says %08x", place, sum,
-                   header->checksum);
-    return CUVIL_OK;
-}
-
-/* Whether `bytes` from `offset` on are in the file and aligned. */
-static bool inside(const cuvil_adapter_header *header, uint64_t offset, uint64_t bytes)
-{
-    return offset % 64 == 0 && offset <= header->bytes && bytes <= header->bytes - offset;
-}
-
-/* The same of an array float [rows, columns]; columns > 0. */
-static bool floats_inside(const cuvil_adapter_header *header, uint64_t offset, uint64_t rows,
-                          uint64_t columns)
-{
-    return rows <= header->bytes / sizeof(float) / columns &&
-           inside(header, offset, rows * columns * sizeof(float));
-}
-
-static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *header, uint32_t i)
-{
-    const cuvil_adapter_entry *entry = &entries_of(header)[i], *before = entry - 1;
-    if (entry->site >= model->adaptable_count || entry->module >= header->string_bytes)
-        return false;
-    const cuvil_adaptable *site = &model->adaptable[entry->site];
-    if (i > 0 && (before->site > entry->site ||
-                  (before->site == entry->site &&
-                   (entry->kind == CUVIL_ADAPTER_WHOLE || before->kind == CUVIL_ADAPTER_WHOLE ||
-                    entry->first_panel < before->first_panel + before->panels))))
-        return false;
-    if (entry->kind == CUVIL_ADAPTER_WHOLE)
-        return inside(header, entry->a, site->bytes);
-    uint32_t panels = cuvil_panels(site);
-    if (entry->kind != CUVIL_ADAPTER_FACTORS || site->kernel == CUVIL_NONE || entry->rank == 0 ||
-        entry->rank > header->rank || entry->panels == 0 || entry->first_panel > panels ||
-        entry->panels > panels - entry->first_panel)
-        return false;
-    if (!site->packed && entry->panels != panels)
-        return false;
-    uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL;
-    return floats_inside(header, entry->a, entry->rank, site->rows) &&
-           floats_inside(header, entry->b, entry->rank, columns) &&
-           (entry->gain == 0 || floats_inside(header, entry->gain, 1, columns));
-}
-
 /* cuvil_adapter.ends, or NULL. */
 static int64_t *count_panels(const cuvil_adapter_header *header)
 {
     int64_t *ends = calloc((size_t)header->entry_count + 1, sizeof *ends), total = 0;
     for (uint32_t i = 0; ends != NULL && i < header->entry_count; i++) {
-        const cuvil_adapter_entry *entry = &entries_of(header)[i];
+        const cuvil_adapter_entry *entry = &cuvil_adapter_entries(header)[i];
         total += entry->kind == CUVIL_ADAPTER_FACTORS ? entry->panels : 0;
         ends[i] = total;
     }
@@ -127,22 +41,18 @@ static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, 
                           const char *name, void *mapped)
 {
     const cuvil_adapter_header *header = data;
-    cuvil_status status = check_header(model, header, bytes, place);
+    cuvil_status status = cuvil_check_adapter_header(model, header, bytes, place);
     if (status == CUVIL_OK)
-        status = check_tables(header, place);
-    for (uint32_t i = 0; status == CUVIL_OK && i < header->entry_count; i++)
-        if (!good_entry(model, header, i))
-            status = BAD("adapter `%s`: entry %u is malformed or does not fit this package", place,
-                         i);
+        status = cuvil_check_adapter(model, header, place);
     if (status != CUVIL_OK)
         return status;
     cuvil_adapter *adapter = calloc(1, sizeof *adapter);
     if (adapter == NULL)
         return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", place);
     *adapter = (cuvil_adapter){
-        .name = strdup(name != NULL ? name : strings_of(header) + header->name),
+        .name = strdup(name != NULL ? name : cuvil_adapter_strings(header) + header->name),
         .header = header,
-        .entries = entries_of(header),
+        .entries = cuvil_adapter_entries(header),
         .ends = count_panels(header),
     };
     if (adapter->name == NULL || adapter->ends == NULL) {
@@ -243,7 +153,7 @@ static cuvil_status read_file(const cuvil_model *model, int file, const char *pa
     *bytes = (uint64_t)about.st_size;
     if (*bytes < sizeof header || !read_all(file, &header, sizeof header))
         return BAD("`%s` is not an adapter that cuvilc built (.cuvla)", path);
-    cuvil_status status = check_header(model, &header, *bytes, path);
+    cuvil_status status = cuvil_check_adapter_header(model, &header, *bytes, path);
     if (status != CUVIL_OK)
         return status;
     unsigned char *data =

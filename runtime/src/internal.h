@@ -211,6 +211,15 @@ cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name);
 cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name);
 cuvil_status cuvil_list_adapters(cuvil_model *model);
 void cuvil_drop_adapters(cuvil_model *model);
+/* adapter_check.c. What can be told from a header of a file of so many bytes; then the rest, once all
+ * of it is in memory. `place`: for messages. */
+cuvil_status cuvil_check_adapter_header(const cuvil_model *model,
+                                        const cuvil_adapter_header *header, uint64_t bytes,
+                                        const char *place);
+cuvil_status cuvil_check_adapter(const cuvil_model *model, const cuvil_adapter_header *header,
+                                 const char *place);
+const cuvil_adapter_entry *cuvil_adapter_entries(const cuvil_adapter_header *header);
+const char *cuvil_adapter_strings(const cuvil_adapter_header *header);
 /* image.c: the checksum of an adapter. */
 uint32_t cuvil_adapter_sum(const cuvil_adapter_header *header);
 
