@@ -138,6 +138,19 @@ def test_adapters_from_files(model, tmp_path):
     assert same(seen(model), other)
 
 
+def test_a_new_adapter_is_not_taken_for_one_that_is_gone(model, tmp_path):
+    """However often memory is used again: what was made of the old one is forgotten with it."""
+    file = tmp_path / "new.cuvla"
+    for _ in range(60):
+        changes = [factors(RNG, 0, 2), factors(RNG, 1, 1)]
+        file.write_bytes(cuvla("new", changes))
+        model.load_adapter(file)
+        model.use("new")
+        assert same(seen(model), changes)
+        model.use(None)
+        model.unload_adapter("new")
+
+
 def test_a_file_may_change_or_vanish_once_it_is_loaded(model, tmp_path):
     file, changes = tmp_path / "new.cuvla", [factors(RNG, 0, 7), VECTOR]
     file.write_bytes(cuvla("new", changes))
