@@ -14,10 +14,12 @@ from cuvilc.adapter import ModuleChange
 from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
 
 # Bytes of weights that a swap makes a second, on one thread: reading the base, adding B·A, writing.
-# Measured with NumPy's float32 on an x86-64-v4 server core at r = 16 (768 × 2304, 3.3 ms for 7.1 MB
-# with one BLAS thread); the product by B·A takes most of it, so it falls with the rank.
-SWAP_BYTES_PER_SECOND = 2.1e9
+# Measured by Model.use on an x86-64-v4 server core, taking turns among three adapters of r = 16
+# on 8 weights of 1024 × 1024 float32: 33.6 MB in 5.7 ms. The product takes most of it, so higher
+# ranks take longer in proportion; a part of it, reading and writing, low ones take too.
+SWAP_BYTES_PER_SECOND = 5.9e9
 SWAP_RANK = 16
+SHADOWS = 2  # copies of the changed weights: one is read while the other is made
 # What one core of such a server reaches in float32 products, for the time of a row.
 FLOPS_PER_SECOND = 5e10
 _SHORT_BATCH = 0.02  # of a row's work: below it, different adapters in one batch are cheap
@@ -42,7 +44,7 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     modes = {
         FOLD: {"package_bytes": 0, "memory_bytes": 0, "row_flops": 0, "row_overhead": 0.0,
                "swap_ms": None},
-        SWAP: {"package_bytes": factors + whole, "memory_bytes": factors + whole + changed,
+        SWAP: {"package_bytes": factors + whole, "memory_bytes": factors + whole + SHADOWS * changed,
                "row_flops": 0, "row_overhead": 0.0, "swap_ms": round(seconds * 1e3, 3)},
         BATCH: {"package_bytes": factors + whole, "memory_bytes": factors + whole,
                 "row_flops": extra, "row_overhead": round(overhead, 5), "swap_ms": 0.0},
@@ -61,6 +63,8 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
 
 
 def _recommend(count: int, overhead: float, crossover: int | None) -> tuple[str, str]:
+    if count == 0:
+        return SWAP, "adapters come later: each is put in its place when it is used"
     if count == 1:
         return FOLD, "one adapter, always the same: folded it costs nothing at run time"
     rows = f"a swap takes as long as an adapter's work on {crossover} rows"
