@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._adapters import Adapter
+from ._batch import Batcher, Request, batch_axis, can_batch
 from ._error import CuvilError
 from ._model import Model
 from ._package import load
@@ -20,12 +21,16 @@ from ._trace import Event, Profile
 __version__ = "0.1.0"
 __all__ = [
     "Adapter",
+    "Batcher",
     "CuvilError",
     "Event",
     "Model",
     "Outputs",
     "Port",
     "Profile",
+    "Request",
+    "batch_axis",
+    "can_batch",
     "include_dir",
     "load",
     "source_dir",

@@ -161,6 +161,27 @@ class Model:
             with self._lock:
                 self._holders -= 1
 
+    @property
+    def lora_mode(self) -> str:
+        """What the package does with adapters: "swap" or "batch"; "" when it takes none."""
+        mode: str = self.metadata.get("lora", {}).get("mode", "")
+        return mode
+
+    @property
+    def place(self) -> str:
+        """Where the package was loaded from, as errors tell it."""
+        return self._library.place
+
+    def check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The inputs as arrays that `run` takes without a copy. CuvilError CUV604, CUV605."""
+        self._check_names(feeds, self.inputs, "input")
+        arrays = {}
+        for port in self.inputs:
+            if port.name not in feeds:
+                port.fail("CUV604", f"input `{port.name}` is missing")
+            arrays[port.name] = port.array(feeds[port.name])
+        return arrays
+
     def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
         """Run once and return what each step took."""
         events: list[Event] = []
