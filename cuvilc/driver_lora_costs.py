@@ -41,13 +41,14 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     seconds = changed / SWAP_BYTES_PER_SECOND * max(rank / SWAP_RANK, 0.5)
     overhead = extra / base if base else 0.0
     row_seconds = extra / FLOPS_PER_SECOND
-    modes = {
+    own = factors + whole
+    modes: dict[str, dict[str, Any]] = {
         FOLD: {"package_bytes": 0, "memory_bytes": 0, "row_flops": 0, "row_overhead": 0.0,
                "swap_ms": None},
-        SWAP: {"package_bytes": factors + whole, "memory_bytes": factors + whole + SHADOWS * changed,
-               "row_flops": 0, "row_overhead": 0.0, "swap_ms": round(seconds * 1e3, 3)},
-        BATCH: {"package_bytes": factors + whole, "memory_bytes": factors + whole,
-                "row_flops": extra, "row_overhead": round(overhead, 5), "swap_ms": 0.0},
+        SWAP: {"package_bytes": own, "memory_bytes": own + SHADOWS * changed, "row_flops": 0,
+               "row_overhead": 0.0, "swap_ms": round(seconds * 1e3, 3)},
+        BATCH: {"package_bytes": own, "memory_bytes": own, "row_flops": extra,
+                "row_overhead": round(overhead, 5), "swap_ms": 0.0},
     }  # fmt: skip
     crossover = round(seconds / row_seconds) if row_seconds else None
     recommended, why = _recommend(len(attached.adapters), overhead, crossover)
