@@ -30,6 +30,7 @@ ADAPTERS: dict[str | None, list[Change]] = {
     None: [],
     "all": [factors(RNG, 0, 2), factors(RNG, 1, 3, gain=True), VECTOR],
     "pieces": [factors(RNG, 0, 2, 1, 1, gain=True), factors(RNG, 0, 1, 3, 2)],
+    "begin": [factors(RNG, 0, 3, 0, 2)],
     "end": [factors(RNG, 0, 4, PANELS - 1, 1)],
     "rows": [factors(RNG, 1, 1)],
     "vector": [VECTOR],
