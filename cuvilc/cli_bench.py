@@ -18,6 +18,7 @@ from cuvilc.cli_options import (
     QuietOption,
     SizesOption,
     ThreadsOption,
+    UseOption,
     check_sizes,
     read_sizes,
 )
@@ -46,6 +47,7 @@ def bench(
     package: PackageArgument,
     dim: SizesOption,
     threads: ThreadsOption = None,
+    use: UseOption = "",
     seconds: Seconds = 3.0,
     trace: Trace = None,
     profile: Profile = False,
@@ -64,11 +66,13 @@ def bench(
       cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
     from cuvilc.artifact import input_symbols, validate  # noqa: PLC0415
-    from cuvilc.open_package import open_package  # noqa: PLC0415
+    from cuvilc.open_package import open_package, use_adapter  # noqa: PLC0415
 
     out = Output(json, quiet)
     given = read_sizes(dim)
     model = open_package(package, threads=threads)
+    if use:
+        use_adapter(model, use)
     # To run a package takes its library alone, the figures take these too.
     validate(model.metadata, image=package.is_file())
     check_sizes(given, input_symbols(model.metadata))

@@ -47,6 +47,15 @@ PackageArgument = Annotated[
     Path,
     typer.Argument(metavar="PKG", help="A package: the folder NAME.cuvil.", show_default=False),
 ]
+UseOption = Annotated[
+    str,
+    typer.Option(
+        "--use",
+        metavar="NAME",
+        show_default=False,
+        help="The adapter to run with: one of the package's, or a .cuvla file made for it.",
+    ),
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, metavar="N", help="Threads of one run. [default: all CPUs]"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cuvilc.cli_files import read_arrays, write_arrays
-from cuvilc.cli_options import JsonOption, PackageArgument, QuietOption, ThreadsOption
+from cuvilc.cli_options import JsonOption, PackageArgument, QuietOption, ThreadsOption, UseOption
 from cuvilc.cli_output import Output, table
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def run(
     inputs: Inputs,
     outputs: Outputs = None,
     threads: ThreadsOption = None,
+    use: UseOption = "",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -43,11 +44,14 @@ def run(
       python -c "import numpy as np; np.savez('in.npz', x=np.zeros((1, 8), np.float32))"
       cuvilc run net.cuvil --inputs in.npz                    shows the outputs
       cuvilc run net.cuvil --inputs in.npz --outputs out.npz  writes them
+      cuvilc run net.cuvil --inputs in.npz --use sql          with an adapter of the package
     """
-    from cuvilc.open_package import open_package  # noqa: PLC0415
+    from cuvilc.open_package import open_package, use_adapter  # noqa: PLC0415
 
     out = Output(json, quiet)
     model = open_package(package, threads=threads)
+    if use:
+        use_adapter(model, use)
     only = model.inputs[0].name if len(model.inputs) == 1 else ""
     results = model.run(read_arrays(inputs, only))
     if outputs is not None:

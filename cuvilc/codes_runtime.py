@@ -144,7 +144,7 @@ Next step: `cuvilc adapter build ADAPTER --base PKG` makes one for this package.
 """,
 )
 
-define(
+NO_ADAPTER = define(
     "CUV612",
     "there is no such adapter",
     """\

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cuvilc.artifact import LIBRARY_FILE, PROGRAM_FILE
-from cuvilc.codes_runtime import EXTRA_MISSING
+from cuvilc.codes_runtime import EXTRA_MISSING, NO_ADAPTER
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 
@@ -24,6 +24,15 @@ def open_package(
 
         return InterpretedModel.open(path)
     return Guarded(path, threads, level, import_runtime())
+
+
+def use_adapter(model: Any, adapter: str) -> None:
+    """Let an opened package run with an adapter: its own by name, or a .cuvla file. CUV611/612."""
+    if not hasattr(model, "use"):
+        raise fail(NO_ADAPTER, f"the interpreter's packages take no adapters, such as `{adapter}`")
+    if Path(adapter).suffix == ".cuvla":
+        model.load_adapter(adapter, adapter)
+    model.use(adapter)
 
 
 def import_runtime() -> Any:

@@ -106,6 +106,19 @@ def test_an_adapter_of_the_package_and_one_that_comes_later(cuvilc, package, tmp
     assert "sql: swap, 2 modules" in cuvilc.ok("inspect", "m.cuvil").out
 
 
+def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", x=X)
+    adapter(tmp_path / "chat", seed=2)
+    cuvilc.ok("adapter", "build", "chat", "--base", "m.cuvil")
+    for use, name in (("sql", "sql"), ("chat.cuvla", "chat")):
+        cuvilc.ok("run", "m.cuvil", "--inputs", "in.npz", "--outputs", "out.npz", "--use", use)
+        found = np.load(tmp_path / "out.npz")["y"]
+        assert not mismatch(found, expected(tmp_path / name).astype(np.float32))
+    cuvilc.ok("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql")
+    refusal = refused(cuvilc, 2, "run", "m.cuvil", "--inputs", "in.npz", "--use", "slq")
+    assert "CUV612" in refusal and "loaded: sql" in refusal
+
+
 def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
     adapter(tmp_path / "chat")
     [made] = cuvilc.ok(
