@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,21 @@ if __name__ == "__main__":
 
 from benchmarks import models
 from benchmarks.machine import cpu_seconds, machine, versions, wait_until_quiet
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, Peer
 from benchmarks.plot import bars
 from benchmarks.table import markdown
 
 DISTURBED = 0.15
 OURS = "cuvil"
+PROGRAM = ROOT / "benchmarks" / "peers.py"
 BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"  # in README.md
 
 
 class Process:
-    """A peer in a child process, loaded."""
+    """A peer of a program in a child process, loaded."""
 
-    def __init__(self, peer: str, folder: Path, threads: int) -> None:
-        command = [sys.executable, ROOT / "benchmarks" / "peers.py", peer, folder, str(threads)]
+    def __init__(self, peer: str, folder: Path, threads: int, program: Path = PROGRAM) -> None:
+        command = [sys.executable, program, peer, folder, str(threads)]
         quiet = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
         self.child = subprocess.Popen(
             command,
@@ -73,13 +75,15 @@ class Process:
         self.child.wait()
 
 
-def measure(folder: Path, threads: int, peers: list[str], options: Any) -> dict[str, Any]:
-    """Facts and timings of each peer on one model."""
+def measure(
+    folder: Path, threads: int, peers: list[str], options: Any, program: Path = PROGRAM
+) -> dict[str, Any]:
+    """Facts and timings of each peer on one model; `rounds`: median_ms and foreign of each."""
     running: dict[str, Process] = {}
     results: dict[str, Any] = {}
     try:
         for peer in peers:
-            process = Process(peer, folder, threads)
+            process = Process(peer, folder, threads, program)
             results[peer] = process.facts
             if "error" in process.facts:
                 process.close()
@@ -108,15 +112,16 @@ def measure(folder: Path, threads: int, peers: list[str], options: Any) -> dict[
             "min_ms": min(s["min_ms"] for s in chosen),
             "slots": len(chosen),
             "slots_disturbed": len(slots[peer]) - len(quiet),
+            "rounds": [[s["median_ms"], s["foreign"]] for s in slots[peer]],
         }
     return results
 
 
-def available(wanted: list[str]) -> list[str]:
+def available(wanted: list[str], known: Mapping[str, type[Peer]] = PEERS) -> list[str]:
     """The peers that can run here; says which cannot."""
     found = []
     for peer in wanted:
-        missing = [m for m in PEERS[peer].needs if find_spec(m) is None]
+        missing = [m for m in known[peer].needs if find_spec(m) is None]
         if missing:
             print(f"{peer}: left out, {missing[0]} is not installed")
         else:

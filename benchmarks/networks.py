@@ -149,21 +149,23 @@ class Positional(nn.Module):
 class Decode(nn.Module):
     """One token behind a cache: (ids, key0, value0, ...) -> (logits, key0', value0', ...)."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.options = model, options
 
     def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         from transformers.cache_utils import DynamicCache
 
         cache = DynamicCache(list(zip(past[::2], past[1::2], strict=True)))
-        result = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        result = self.model(
+            input_ids=input_ids, past_key_values=cache, use_cache=True, **self.options
+        )
         kept = [t for layer in result.past_key_values.layers for t in (layer.keys, layer.values)]
         return (result.logits, *kept)
 
 
-def token_ids(vocabulary: int, length: int) -> Tensor:
-    return torch.randint(0, vocabulary, (1, length))
+def token_ids(vocabulary: int, length: int, rows: int = 1) -> Tensor:
+    return torch.randint(0, vocabulary, (rows, length))
 
 
 def bert(**config: int) -> Network:
@@ -210,20 +212,24 @@ def gpt2() -> Language:
     return Language(GPT2LMHeadModel(GPT2Config(attn_implementation="sdpa")), 50257, 12, 12, 64)
 
 
-def llama() -> Language:
+LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 512,
+    "intermediate_size": 1376,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 1024,
+}
+
+
+def llama(**changed: int) -> Language:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=512,
-        intermediate_size=1376,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        attn_implementation="sdpa",
-    )
-    return Language(LlamaForCausalLM(config), 32000, 8, 4, 64)
+    config = LlamaConfig(attn_implementation="sdpa", **(LLAMA | changed))
+    width = config.hidden_size // config.num_attention_heads
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    return Language(LlamaForCausalLM(config), config.vocab_size, layers, heads, width)
 
 
 def prefill(make: Callable[[], Language], length: int = 64) -> Network:
@@ -234,12 +240,12 @@ def prefill(make: Callable[[], Language], length: int = 64) -> Network:
     return Network(module, inputs, ["logits"])
 
 
-def decode(make: Callable[[], Language], past: int = 64) -> Network:
-    """The next token behind a cache of `past` tokens."""
+def decode(make: Callable[[], Language], past: int = 64, rows: int = 1) -> Network:
+    """The next token of each row behind a cache of `past` tokens."""
     language = make()
     names = [f"{kind}{layer}" for layer in range(language.layers) for kind in ("key", "value")]
-    shape = (1, language.cache_heads, past, language.head_width)
-    inputs = {"input_ids": token_ids(language.vocabulary, 1)}
+    shape = (rows, language.cache_heads, past, language.head_width)
+    inputs = {"input_ids": token_ids(language.vocabulary, 1, rows)}
     inputs |= {name: torch.randn(shape) for name in names}
     return Network(Decode(language.module), inputs, ["logits", *(f"{n}_out" for n in names)])
 

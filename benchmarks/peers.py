@@ -26,9 +26,10 @@ Feeds = dict[str, np.ndarray]
 
 
 class Peer:
-    """`needs`: the modules it lives from."""
+    """`needs`: the modules it lives from. `truth`: the file of the right answers; "": of none."""
 
     needs: ClassVar[tuple[str, ...]]
+    truth: ClassVar[str] = "ref.npz"
 
     def prepare(self, folder: Path) -> Path:
         """Imports, and what is done once for all loads: compiling. Returns what `load` takes."""
@@ -162,23 +163,21 @@ def resident_mb(key: str) -> float:
 
 def relative_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     """The largest error over the largest magnitude, of the worst output."""
-    return max(
+    errors = (
         float(np.abs(a.astype(np.float64).reshape(b.shape) - b).max() / max(np.abs(b).max(), 1e-30))
         for a, b in zip(found, wanted, strict=True)
     )
+    return max(errors, default=0.0)
 
 
-def serve(name: str, folder: Path, threads: int) -> None:
+def serve(peer: Peer, folder: Path, threads: int) -> None:
     """Load and say how that went; then one timing slot for each number of seconds read."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     clock = time.perf_counter
     try:
-        with np.load(folder / "inputs.npz") as file:
-            feeds = {key: file[key] for key in file.files}
-        with np.load(folder / "ref.npz") as file:
-            wanted = [file[key] for key in file.files]
-        peer = PEERS[name]()
+        feeds = arrays(folder / "inputs.npz")
+        wanted = list(arrays(folder / peer.truth).values()) if peer.truth else []
         start = clock()
         path = peer.prepare(folder)
         prepared = clock()
@@ -202,6 +201,11 @@ def serve(name: str, folder: Path, threads: int) -> None:
         answers.write(json.dumps(slot(peer, float(line))) + "\n")
 
 
+def arrays(path: Path) -> Feeds:
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}
+
+
 def slot(peer: Peer, seconds: float) -> dict[str, float]:
     """Run for so long, three times at least; CPU and wall seconds tell how disturbed it was."""
     peer.run()
@@ -221,4 +225,4 @@ def slot(peer: Peer, seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    serve(PEERS[sys.argv[1]](), Path(sys.argv[2]), int(sys.argv[3]))
