@@ -47,7 +47,7 @@ class Swapped:
                 lora="swap",
                 lora_modules=".*",
                 adapters=[(folder / case, case) for case in self.inside],
-            )  # fmt: skip
+            )
         )
 
     def run(self, model: Any) -> np.ndarray:
