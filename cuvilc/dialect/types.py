@@ -31,6 +31,7 @@ _MLIR_DTYPES = {
 _FROM_MLIR = {v: k for k, v in _MLIR_DTYPES.items()}
 DTYPES = tuple(_MLIR_DTYPES)
 FLOATS = ("float32", "float64", "float16", "bfloat16")
+PANEL = 32  # outputs in a block of packed weights, and of an adapter's B: CUVIL_PANEL (adapter.h)
 MOST_BYTES = 1 << 47  # of one tensor: what a process can address
 
 

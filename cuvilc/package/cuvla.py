@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
-from cuvilc.dialect.types import to_layout
+from cuvilc.dialect import lora_values
+from cuvilc.dialect.types import PANEL, to_layout
 from cuvilc.package.plan import Adaptable, Part
 
 MAGIC = 0x5044414C49565543  # "CUVILADP"
 VERSION = 1
-PANEL = 32
 HEADER = Struct("<QIIQ32s32sIIII24x")
 ENTRY = Struct("<IIIIIIQQQ")
 WHOLE, FACTORS = 0, 1
@@ -32,7 +32,6 @@ _ALIGN = 64
 _CHECKSUM_AT = 8 + 4 + 4 + 8 + 32 + 32 + 12
 
 Array = NDArray[Any]
-Key = tuple[str, str]  # module and parameter
 
 
 def fingerprint(table: Sequence[Adaptable], weights_sha256: str) -> bytes:
@@ -61,8 +60,8 @@ def encode(
 ) -> bytes:
     """The adapter for the package with this table and fingerprint `base`.
 
-    `changes`: by the module's name in the table; every parameter of each must be there
-    (`missing`). `read(i)`: the logical array of exchangeable weight i as the package has it.
+    `changes`: by the module's name in the table; every parameter of each must be there.
+    `read(i)`: the logical array of exchangeable weight i as the package has it.
     """
     writer = _Writer(adapter.name)
     for number, site in enumerate(table):
@@ -71,13 +70,6 @@ def encode(
             for entry in _entries(number, site, parts, changes, read):
                 writer.add(entry)
     return writer.finish(base, bytes.fromhex(adapter.sha256))
-
-
-def missing(changes: Mapping[str, ModuleChange], table: Sequence[Adaptable]) -> list[Key]:
-    """What the adapter changes and the package cannot exchange."""
-    known = {(p.module, p.parameter) for a in table for p in a.parts}
-    wanted = [(m, p) for m, change in changes.items() for p in changed(change)]
-    return [key for key in wanted if key not in known]
 
 
 def _of(change: ModuleChange | None) -> list[str]:
@@ -109,7 +101,7 @@ def _entries(
         pieces = [
             _piece(site, p, low, number, read) for p, low in zip(parts, lows, strict=True) if low
         ]
-        return _separate(number, site, sorted(pieces, key=lambda p: p.first))
+        return _separate(number, sorted(pieces, key=lambda p: p.first))
     names = " + ".join(p.module for p in parts)
     return [_Entry(number, WHOLE, names, _whole(site, parts, changes, read(number)))]
 
@@ -143,8 +135,8 @@ def _piece(
     b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
     gain = None
     if low.magnitude is not None:
-        norm = _norms(_part_of(read(number), site, part), site.out_axis, a, b)
-        gain = np.asarray(low.magnitude, np.float64).reshape(-1) / norm
+        gain = np.asarray(low.magnitude, np.float64).reshape(-1)
+        gain = gain / _norms(read(number), site, part, low)
         b = b * gain[:, None]
     whole = site.layout == ""  # a row-major weight is merged as a whole
     begin = 0 if whole else part.start // PANEL
@@ -162,18 +154,21 @@ def _piece(
     )
 
 
-def _part_of(array: Array, site: Adaptable, part: Part) -> Array:
-    return np.take(array, range(part.start, part.start + part.size), site.out_axis)
+def _values(part: Part, low: LowRank) -> lora_values.Part:
+    """The factors as `lora_values` adds them to a weight."""
+    a, b = (np.asarray(m).reshape(len(m), -1) for m in (low.a, low.b))
+    magnitude = None if low.magnitude is None else np.asarray(low.magnitude).reshape(-1)
+    return lora_values.Part(a, b, magnitude, low.scale, part.start, module=part.module)
 
 
-def _norms(w: Array, out_axis: int, a: Array, b: Array) -> NDArray[np.float64]:
-    """‖W + ΔW‖ of each output."""
-    rows = np.moveaxis(w, out_axis, 0).reshape(w.shape[out_axis], -1).astype(np.float64)
-    result: NDArray[np.float64] = np.linalg.norm(rows + b @ a, axis=1)
-    return result
+def _norms(weight: Array, site: Adaptable, part: Part, low: LowRank) -> NDArray[np.float64]:
+    """‖W + ΔW‖ of each output of the part."""
+    target = lora_values.Target(site.shape, site.out_axis, [_values(part, low)])
+    target.measure(weight.reshape(target.view))
+    return target.norms[0]
 
 
-def _separate(number: int, site: Adaptable, pieces: list[_Piece]) -> list[_Entry]:
+def _separate(number: int, pieces: list[_Piece]) -> list[_Entry]:
     """Entries that share no panel: pieces that meet in one become one piece of all their ranks."""
     joined: list[_Piece] = []
     for piece in pieces:
@@ -204,35 +199,31 @@ def _both(x: _Piece, y: _Piece) -> _Piece:
 def _whole(
     site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
 ) -> Array:
-    """The weight with all changes, as the package would hold it."""
-    made = np.array(base)
+    """The weight with all changes, as the package would hold it: in float64, rounded once."""
+    made = np.array(base, np.float64)
     line = np.moveaxis(made, site.out_axis, 0) if made.ndim else made.reshape(1)
+    adapted = []
     for part in parts:
-        span = slice(part.start, part.start + part.size)
-        line[span] = _changed_part(line[span], part, changes[part.module])
-    return to_layout(made, site.layout)
+        change, span = changes[part.module], slice(part.start, part.start + part.size)
+        low = change.low_rank
+        if part.parameter in change.replaced:
+            line[span] = _outputs_first(part, change).reshape(line[span].shape)
+        if low is not None and part.parameter == "bias" and low.bias is not None:
+            line[span] += np.asarray(low.bias, np.float64).reshape(line[span].shape) * low.scale
+        if low is not None and part.parameter == "weight":
+            adapted.append(_values(part, low))
+    if adapted:
+        made, _ = lora_values.merge(made, site.out_axis, adapted)
+    return to_layout(lora_values.round_once(made, base.dtype), site.layout)
 
 
-def _changed_part(w: Array, part: Part, change: ModuleChange) -> Array:
-    """The part with its outputs first, changed, in float64; assignment rounds it once."""
-    value: Array = w
-    if part.parameter in change.replaced:
-        value = np.asarray(change.replaced[part.parameter])
-        turned = part.kind == "embedding" or change.fan_in_fan_out
-        if part.parameter == "weight" and part.kind and turned:
-            value = np.moveaxis(value, -1, 0)
-    low = change.low_rank
-    if low is not None and part.parameter == "bias" and low.bias is not None:
-        value = value.astype(np.float64) + np.asarray(low.bias, np.float64) * low.scale
-    if low is not None and part.parameter == "weight":
-        a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
-        b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
-        rows = value.astype(np.float64).reshape(part.size, -1) + b @ a
-        if low.magnitude is not None:
-            norm = np.linalg.norm(rows, axis=1)
-            rows *= (np.asarray(low.magnitude, np.float64).reshape(-1) / norm)[:, None]
-        value = rows.reshape(w.shape)
-    return value.reshape(w.shape)
+def _outputs_first(part: Part, change: ModuleChange) -> Array:
+    """A replaced parameter with its outputs along the first axis."""
+    value = np.asarray(change.replaced[part.parameter])
+    turned = part.kind == "embedding" or change.fan_in_fan_out
+    if part.parameter == "weight" and part.kind and turned:
+        value = np.moveaxis(value, -1, 0)
+    return value
 
 
 @dataclass

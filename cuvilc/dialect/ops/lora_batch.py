@@ -29,8 +29,7 @@ from cuvilc.dialect.ops._rules import (
     need_shape,
     need_true,
 )
-from cuvilc.dialect.ops.lora_merge import PANEL
-from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.types import PANEL, TensorType
 
 RANK, A, B, GAIN, BIAS = range(5)  # columns of table
 COLUMNS = 8

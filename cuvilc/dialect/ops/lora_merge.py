@@ -7,8 +7,7 @@ import numpy as np
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._rules import need, need_dtype, need_equal
-
-PANEL = 32  # columns of a panel of b: PassContext.panel
+from cuvilc.dialect.types import PANEL
 
 
 @op("ai.lora_merge")

@@ -12,10 +12,9 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import ceildiv, symbol
 from cuvilc.dialect.ir import Operation, Program
 from cuvilc.dialect.op import write_attr
-from cuvilc.dialect.ops.lora_merge import PANEL
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.passes.outline_kernels import finish_kernel
-from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.types import PANEL, TensorType
 
 NAME = "add-merges"
 VERSION = 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.lora_values import Loss
+from cuvilc.dialect.types import PANEL
 
 
 class Miss(Exception):
@@ -48,7 +49,7 @@ class PassContext:
     long.
     """
 
-    panel: int = 32
+    panel: int = PANEL
     channel_block: int = 16
     math_exact: bool = False
     precision: str = ""

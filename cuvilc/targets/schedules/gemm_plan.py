@@ -7,6 +7,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape, ceildiv, product
+from cuvilc.dialect.types import PANEL as PANEL
 from cuvilc.dialect.types import TensorType, pack_parts
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region
@@ -16,7 +17,6 @@ from cuvilc.targets.schedules.microkernel import (
     tile_rows,
 )
 
-PANEL = 32  # columns, or output channels, in a block of packed weights: PassContext.panel
 # A task should last about 20 us: so many operations, or so many bytes of weights when few rows
 # share them.
 _TASK_FLOPS = 2.5e6

@@ -11,7 +11,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv
-from cuvilc.dialect.ops.lora_merge import PANEL
+from cuvilc.dialect.types import PANEL
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.microkernel import (
