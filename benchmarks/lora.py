@@ -59,7 +59,9 @@ def build(folder: Path, package: str, count: int) -> str:
     command += ["-o", str(folder / f"{package}.cuvil"), str(folder / "model.onnx")]
     command += [word for adapter in chosen for word in ("--adapter", str(adapter))]
     command += ["--lora", package] if chosen else []
-    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
     return next(iter(done.stderr.splitlines()), "cuvilc failed") if done.returncode else ""
 
 
