@@ -99,9 +99,11 @@ BAD_TENSOR_SHAPE = define(
 A is [r, inputs] and B [outputs, r]; in convolutions A is [r, channels, kernel…] and B
 [outputs, r / groups, 1…]; of embeddings A is [r, vocabulary] and B [width, r]. r is `r` of the
 configuration, or what `rank_pattern` says of the module. A magnitude and a bias have one value for
-each output.
+each output. Of a square weight that `modules_to_save` brings whole, `fan_in_fan_out` leaves open
+which axis holds the outputs: PEFT goes by the class of the layer, which it does not save.
 
-Next step: compare the configuration with the tensors; they may come from two adapters.
+Next step: compare the configuration with the tensors; they may come from two adapters. Let LoRA
+change a square layer (`target_modules`) instead of saving it whole.
 """,
 )
 

@@ -101,12 +101,23 @@ def _tensors(folder: Path) -> TensorFile:
 def _change(found: Found, config: LoraConfig, problems: Problems) -> ModuleChange | None:
     path = found.path
     wanted = None
+    if not found.roles and config.fan_in_fan_out and _may_be_turned(found):
+        message = f"`{path}.weight`, saved whole, is square: with `fan_in_fan_out` it may be"
+        problems.add(codes.BAD_TENSOR_SHAPE, f"{message} [outputs, inputs] or [inputs, outputs]")
     if found.roles:
         wanted = Wanted(
             config.scale(path), config.alpha_of(path), config.rank(path), config.fan_in_fan_out,
             magnitude=config.dora, bias=config.lora_bias,
         )  # fmt: skip
     return change(found, wanted, problems)
+
+
+def _may_be_turned(found: Found) -> bool:
+    """Whether a saved weight of a Linear and one of GPT-2's Conv1D would look the same."""
+    weight = found.replaced.get("weight")
+    if weight is None or found.path.rpartition(".")[2] in _EMBEDDINGS:
+        return False
+    return weight.ndim == 2 and weight.shape[0] == weight.shape[1] > 1
 
 
 class _Reading:

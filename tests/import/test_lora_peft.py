@@ -328,6 +328,22 @@ def test_resized_embeddings_come_with_the_adapter(tmp_path: Path) -> None:
     assert change.replaced["weight"].shape == (12, 6) and change.low_rank is None
 
 
+def test_a_square_weight_of_gpt2_saved_whole_is_refused(tmp_path: Path) -> None:
+    """PEFT's file does not say whether the layer is a Conv1D, [K, N], or a Linear, [N, K]."""
+    from peft import LoraConfig, get_peft_model
+
+    from cuvilc.diagnostics import CuvilError
+
+    for name in ("attn.c_proj", "c_fc"):
+        config = LoraConfig(
+            r=2, target_modules=["c_attn"], modules_to_save=[name], fan_in_fan_out=True
+        )
+        get_peft_model(gpt2(), config).save_pretrained(tmp_path / name)
+    with pytest.raises(CuvilError, match="CUV707.*`transformer.h.0.attn.c_proj.weight`.*square"):
+        lora.read_adapters(tmp_path / "attn.c_proj")
+    assert lora.read_adapters(tmp_path / "c_fc")
+
+
 def test_selection_is_peft_s_own() -> None:
     """The same modules as PEFT picks, over random configurations and paths."""
     from peft import LoraConfig
