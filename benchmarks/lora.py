@@ -8,8 +8,8 @@ decode64    the same of 64 rows, also with 64 different adapters
 Side by side: packages without an adapter, folded, swapped, and built for batches; torch with PEFT
 and onnxruntime, merged and beside the weights. All stay loaded and are timed in turn (compare.py
 says how); a percentage is the median over the rounds of what a peer took more than the one it is
-compared with in the same round. Writes results.json and table.md into --out. Fails where an answer
-is not torch's.
+compared with in the same round. Writes results.json and table.md into --out. Ends with 1 where a
+peer fails, or its answer is not torch's.
 """
 
 from __future__ import annotations
@@ -153,13 +153,16 @@ def _cell(result: dict[str, Any]) -> str:
     return f"{result['median_ms']:.3f}{more}"
 
 
-def wrong_answers(report: dict[str, Any]) -> list[str]:
-    return [
-        f"{r['workload']} r={r['rank']}: {peer} is off by {result['relative_error']:.1e}"
-        for r in report["results"]
-        for peer, result in r["peers"].items()
-        if result.get("relative_error", 0.0) > LARGEST_ERROR
-    ]
+def problems(report: dict[str, Any]) -> list[str]:
+    """Peers that failed, and those whose answers are not torch's."""
+    found = []
+    for row in report["results"]:
+        for peer, result in row["peers"].items():
+            error = result.get("relative_error", 0.0)
+            why = result.get("error") or (f"off by {error:.1e}" if error > LARGEST_ERROR else "")
+            if why:
+                found.append(f"{row['workload']} r={row['rank']} {peer}: {why}")
+    return found
 
 
 def arguments() -> Any:
@@ -205,9 +208,9 @@ def main() -> int:
     (options.out / "table.md").write_text(markdown(report))
     print("\n" + markdown(report))
     print(f"results.json and table.md are in {options.out}")
-    for line in wrong_answers(report):
-        print(f"wrong: {line}")
-    return 1 if wrong_answers(report) else 0
+    wrong = problems(report)
+    print("".join(f"wrong: {line}\n" for line in wrong), end="")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
