@@ -66,6 +66,10 @@ class ModuleChange:
     tensors: tuple[str, ...] = ()
 
 
+CROSS_ATTENTION = "cross-attention"
+ADDITIVE = "additive"
+
+
 @dataclass(frozen=True)
 class GraphSemantics:
     """The adapter's contract with the compiler: `graph_semantics` of its configuration.

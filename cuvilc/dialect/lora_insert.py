@@ -10,15 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cuvilc.adapter import Adapter, LowRank
+from cuvilc.adapter import ADDITIVE, Adapter, LowRank
 
 from . import ir
 from .lora_packed import Use, Uses, unpack_products
-from .lora_parameters import Parameters, no_place, numbered
+from .lora_parameters import Parameters, no_place
 from .lora_sites import Site, Sites
 from .lora_values import Array
-
-ADDITIVE = "additive"
 
 
 def insert(program: ir.Program, sites: Sites, adapters: Sequence[Adapter]) -> None:
@@ -49,7 +47,7 @@ def insert(program: ir.Program, sites: Sites, adapters: Sequence[Adapter]) -> No
 def _adapt(
     program: ir.Program, sites: Sites, uses: Uses, adapter: Adapter, module: str, low: LowRank
 ) -> None:
-    found = numbered(sites, module, "weight")
+    found = sites.numbered(module, "weight")
     if not found:
         raise no_place(module, "the program has no weight of it")
     for number, site in found:

@@ -24,12 +24,6 @@ def no_place(module: str, why: str) -> CuvilError:
     return fail(codes.NO_PLACE, f"`{module}`: {why}")
 
 
-def numbered(sites: Sites, module: str, parameter: str) -> list[tuple[int, Site]]:
-    """The sites of a parameter with their numbers."""
-    wanted = (module, parameter)
-    return [(n, s) for n, s in enumerate(sites) if (s.module, s.parameter) == wanted]
-
-
 @dataclass
 class Parameters:
     """Replaces parameters at once; sums biases up, and `finish` rounds each sum once."""
@@ -46,7 +40,7 @@ class Parameters:
             owner, other = self.owners.setdefault((change.path, parameter), (adapter.name, array))
             if owner != adapter.name and not np.array_equal(other, array):
                 raise self.clash(owner, adapter, f"{change.path}.{parameter}")
-            found = numbered(self.sites, change.path, parameter)
+            found = self.sites.numbered(change.path, parameter)
             if not found:
                 raise no_place(change.path, f"the program has no parameter `{parameter}` of it")
             for number, site in found:
@@ -62,7 +56,7 @@ class Parameters:
         """scale · the bias of B is added to the module's output, by its own bias if it has one."""
         assert low.bias is not None
         extra = float(low.scale) * low.bias.astype(np.float64).reshape(-1)
-        found = numbered(self.sites, module, "bias")
+        found = self.sites.numbered(module, "bias")
         for number, site in found:
             if number not in self.sums:
                 self.sums[number] = "", self._array(number, site).astype(np.float64)
@@ -71,13 +65,13 @@ class Parameters:
             self.sums[number] = f"{names}+{adapter.name}", total
         if found:
             return
-        for number, site in numbered(self.sites, module, "weight"):
+        for number, site in self.sites.numbered(module, "weight"):
             for use in self.uses.of[number]:
                 _add_after(self.program, site, use, extra, f"{module}.bias+{adapter.name}")
 
     def finish(self) -> None:
         for number, (names, total) in self.sums.items():
-            site = list(self.sites)[number]
+            site = self.sites.sites[number]
             value = self._array(number, site)
             self._put(number, round_once(total, value.dtype), f"{site.module}.bias{names}")
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
-
-import numpy as np
 
 from . import ir
 
@@ -63,34 +60,7 @@ class Sites:
     def __len__(self) -> int:
         return len(self.sites)
 
-    def of(self, module: str, parameter: str = "weight") -> tuple[Site, ...]:
-        """The sites of one parameter."""
-        return tuple(s for s in self.sites if (s.module, s.parameter) == (module, parameter))
-
-
-def fingerprint(program: ir.Program, sites: Sites) -> str:
-    """SHA-256 of the base, 64 hex digits: names, places, shapes, dtypes and bytes of the weights
-    at the sites, in the order of their names.
-
-    Of a quantised weight its numbers, scales and zero points count. To be called in
-    `with program`, before a pass changes weights.
-    """
-    digest = sha256()
-    for site in sorted(sites, key=lambda s: (s.module, s.parameter, s.start)):
-        name = f"{site.module}\0{site.parameter}\0{site.out_axis}\0{site.start}\0{site.size}\n"
-        digest.update(name.encode())
-        for array in _arrays(program, site.value):
-            digest.update(f"{array.dtype.name}{list(array.shape)}\n".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _arrays(program: ir.Program, value: ir.Value) -> Iterator[np.ndarray]:
-    """The constants that a weight is made of."""
-    array = program.weight_array(value)
-    if array is not None:
-        yield array
-        return
-    owner = ir.defining(value)
-    for operand in owner.operands if owner is not None else ():
-        yield from _arrays(program, operand)
+    def numbered(self, module: str, parameter: str) -> list[tuple[int, Site]]:
+        """The sites of one parameter, each with its number among all."""
+        wanted = (module, parameter)
+        return [(n, s) for n, s in enumerate(self.sites) if (s.module, s.parameter) == wanted]

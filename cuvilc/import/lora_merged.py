@@ -7,7 +7,6 @@ GroupQueryAttention). Their product is then cut along its last axis, and each cu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from cuvilc.dialect import ir
@@ -15,13 +14,9 @@ from cuvilc.dialect import ir
 from .lora_claims import Claim, Claims, Place, Wanted
 from .lora_index import Reader, Weight
 from .lora_names import relate
+from .lora_semantics import projection
 
-# What a projection's last name says it is, in the order of ai.attention's operands.
-_ROLES = (
-    re.compile(r"(q|query|queries|wq|to_q)(_proj|_lin|_layer|_projection)?"),
-    re.compile(r"(k|key|keys|wk|to_k)(_proj|_lin|_layer|_projection)?"),
-    re.compile(r"(v|value|values|wv|to_v)(_proj|_lin|_layer|_projection)?"),
-)
+_OPERANDS = ("q", "k", "v")  # of ai.attention
 # Modules around a projection that are no layer of their own: attention.self.query beside
 # attention.output.dense.
 _BETWEEN = ("self", "output")
@@ -31,9 +26,10 @@ _FAR = 40  # operations
 def merged(claims: Claims, want: Wanted) -> list[tuple[Claim, Place]]:
     """The part of a merged weight that a projection is; nothing where none, or several, fit."""
     name = want.module.rpartition(".")[2]
-    role = next((i for i, words in enumerate(_ROLES) if words.fullmatch(name)), None)
-    if role is None or want.kind != "linear" or want.parameter != "weight":
+    prefix, held = projection(name)
+    if prefix or held not in _OPERANDS or want.kind != "linear" or want.parameter != "weight":
         return []
+    role = _OPERANDS.index(held)
     n, k = want.matrix
     found = []
     for weight in claims.index.weights:

@@ -10,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cuvilc.adapter import Adapter, GraphSemantics
+from cuvilc.adapter import ADDITIVE, CROSS_ATTENTION, Adapter, GraphSemantics
 from cuvilc.diagnostics import Diagnostic, fail
 
 from . import lora_codes as codes
 from .lora_problems import Problems
 
-CROSS_ATTENTION = "cross-attention"
-ADDITIVE = "additive"
 _VALUES = {"dependency_level": (CROSS_ATTENTION,), "fusion_strategy": (ADDITIVE,)}
 
-# The last part of a path -> the projections that the module holds. Longest names first.
-_PROJECTIONS = {
-    "query_key_value": "qkv", "in_proj_qkv": "qkv", "qkv_proj": "qkv", "to_qkv": "qkv",
-    "add_q_proj": "q", "add_k_proj": "k", "add_v_proj": "v", "query_proj": "q", "key_proj": "k",
-    "value_proj": "v", "c_attn": "qkv", "kv_proj": "kv", "W_pack": "qkv", "in_proj": "qkv",
-    "to_kv": "kv", "q_attn": "q", "q_proj": "q", "k_proj": "k", "v_proj": "v", "query": "q",
-    "value": "v", "q_lin": "q", "k_lin": "k", "v_lin": "v", "Wqkv": "qkv", "to_q": "q",
-    "to_k": "k", "to_v": "v", "qkv": "qkv", "key": "k", "wq": "q", "wk": "k", "wv": "v",
-    "q": "q", "k": "k", "v": "v",
+_WORDS = {
+    "q": ("q", "query", "queries", "wq", "to_q"), "k": ("k", "key", "keys", "wk", "to_k"),
+    "v": ("v", "value", "values", "wv", "to_v"),
 }  # fmt: skip
+_ENDS = ("", "_proj", "_lin", "_layer", "_projection")
+_NAMES = {
+    "query_key_value": "qkv", "in_proj_qkv": "qkv", "qkv_proj": "qkv", "to_qkv": "qkv",
+    "add_q_proj": "q", "add_k_proj": "k", "add_v_proj": "v", "c_attn": "qkv", "kv_proj": "kv",
+    "W_pack": "qkv", "in_proj": "qkv", "to_kv": "kv", "q_attn": "q", "Wqkv": "qkv", "qkv": "qkv",
+    **{f"{word}{end}": held for held, words in _WORDS.items() for word in words for end in _ENDS},
+}  # fmt: skip
+# The last part of a path -> the projections that the module holds. Longest names first.
+_PROJECTIONS = {name: _NAMES[name] for name in sorted(_NAMES, key=len, reverse=True)}
 
 
 def read_semantics(value: Any, problems: Problems) -> GraphSemantics:

@@ -238,8 +238,8 @@ def test_a_layer_that_is_called_twice(
 ) -> None:
     for exporter in EXPORTERS:
         made = export("vision", exporter)
-        own = attach.find_sites(made, [adapter("vision")]).of("again")
-        assert sum(len(s.uses) for s in own) == 2, exporter
+        own = attach.find_sites(made, [adapter("vision")]).numbered("again", "weight")
+        assert sum(len(s.uses) for _, s in own) == 2, exporter
 
 
 def test_equal_parameters_that_the_exporter_shares(folder: Path) -> None:
