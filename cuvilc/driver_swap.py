@@ -1,6 +1,6 @@
 """`--lora swap`: a package whose weights adapters exchange while it is loaded, and its adapters.
 
-The adapters that a build names travel inside the package; `build_adapter` makes one for a package
+The adapters that a build names travel inside the package; `build_adapters` makes one for a package
 that was shipped before.
 """
 
@@ -102,8 +102,5 @@ def resolve(adapter: Adapter, table: Iterable[Any]) -> dict[str, ModuleChange]:
 
 def _module(path: str, known: Iterable[str]) -> str:
     """The package's name for an adapter's module; the path itself where there is none."""
-    relate = import_module("cuvilc.import.lora_names").relate
-    related = [(r.order, name) for name in known if (r := relate(path, name)) is not None]
-    best = min((order for order, _ in related), default=None)
-    names = [name for order, name in related if order == best]
-    return names[0] if len(names) == 1 else path
+    found = import_module("cuvilc.import.lora_names").closest(path, known)
+    return path if found is None else str(found)

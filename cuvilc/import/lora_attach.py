@@ -17,12 +17,12 @@ from cuvilc.dialect.lora_sites import Site, Sites
 
 from .lora_base import Base
 from .lora_claims import Claim, Claims, Place, wanted
+from .lora_config import ALL_LINEAR
 from .lora_index import index
 from .lora_map import AdapterMap
 from .lora_problems import Problems
 from .lora_search import Search, site_of
 
-ALL_LINEAR = "all-linear"
 _KINDS = ("linear", "convolution", "embedding")
 
 

@@ -16,7 +16,7 @@ from cuvilc.diagnostics import fail
 from . import lora_codes as codes
 from .lora_claims import Place, Wanted
 from .lora_index import Index, Reader, Weight
-from .lora_names import relate, split_parameter
+from .lora_names import closest, split_parameter
 from .lora_tensors import read_tensors
 
 _FIRST = 64  # elements that are compared before all are
@@ -50,13 +50,9 @@ class Base:
 
     def find(self, want: Wanted) -> tuple[str, Array] | None:
         """The checkpoint's tensor of a parameter, by its name; None if there is none, or two."""
-        found = [
-            (relation.order, name)
-            for path, name in self._ends.get((want.parameter, _end(want.module)), ())
-            if (relation := relate(want.module, path)) is not None
-        ]
-        best = [name for order, name in found if order == min(found)[0]]
-        return (best[0], self.tensors[best[0]]) if len(best) == 1 else None
+        ends = self._ends.get((want.parameter, _end(want.module)), ())
+        best = closest(want.module, [path for path, _ in ends])
+        return next(((n, self.tensors[n]) for path, n in ends if path == best), None)
 
 
 def _end(path: str) -> str:

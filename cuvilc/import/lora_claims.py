@@ -206,7 +206,7 @@ def _made_here(weight: Weight, reader: Reader) -> bool:
     return not stored and (weight.key == own or weight.key.startswith(f"{own}."))
 
 
-def place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
+def find_place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
     """Where the module's outputs lie in the weight, or why it cannot be."""
     if want.kind and reader.kind != want.kind and (reader.kind or reader.role):
         return f"it is used as {_use(reader)}, the adapter's is {want.kind}"

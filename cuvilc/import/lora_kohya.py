@@ -25,7 +25,7 @@ from cuvilc.diagnostics import fail
 
 from . import lora_codes as codes
 from .lora_config import ALL_LINEAR, LoraConfig, parse_config
-from .lora_modules import BIAS, MAGNITUDE, A, B, Found, Wanted, change, in_order
+from .lora_modules import BIAS, MAGNITUDE, A, B, Found, ModuleConfig, change, in_order
 from .lora_patterns import BadPattern
 from .lora_problems import Problems
 from .lora_semantics import check_dependency, read_semantics
@@ -164,7 +164,7 @@ def _change(
         rank = config.rank(rest)
         if found.path not in alphas:
             alpha, scale = config.alpha_of(rest), config.scale(rest)
-    wanted = Wanted(scale, alpha, rank, magnitude=MAGNITUDE in found.roles,
+    wanted = ModuleConfig(scale, alpha, rank, magnitude=MAGNITUDE in found.roles,
                     bias=BIAS in found.roles)  # fmt: skip
     return change(found, wanted, problems)
 

@@ -52,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ModuleConfig:
     """What the configuration says of one module."""
 
     scale: float
@@ -63,7 +63,7 @@ class Wanted:
     bias: bool = False
 
 
-def change(found: Found, wanted: Wanted | None, problems: Problems) -> ModuleChange | None:
+def change(found: Found, wanted: ModuleConfig | None, problems: Problems) -> ModuleChange | None:
     """The module's change; None where problems (CUV705 to CUV707) were added instead."""
     kind, low_rank = "", None
     if wanted is None and not found.replaced:
@@ -108,7 +108,7 @@ def _pair(found: Found, problems: Problems) -> tuple[str, str, str] | None:
     return ("convolution" if found.roles[A].ndim > 2 else "linear"), first, second
 
 
-def _complete(found: Found, wanted: Wanted, problems: Problems) -> bool:
+def _complete(found: Found, wanted: ModuleConfig, problems: Problems) -> bool:
     fine = True
     embedding = EMBEDDING_A in found.roles
     for role, needed, option in (
@@ -127,7 +127,7 @@ def _complete(found: Found, wanted: Wanted, problems: Problems) -> bool:
 
 
 def _low_rank(
-    found: Found, wanted: Wanted, kind: str, first: str, second: str, problems: Problems
+    found: Found, wanted: ModuleConfig, kind: str, first: str, second: str, problems: Problems
 ) -> LowRank | None:
     a, b = found.roles[first], found.roles[second]
     rank = wanted.rank

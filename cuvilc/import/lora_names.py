@@ -7,6 +7,7 @@ for a wrapper) or drops a prefix (`model.` where only the inner model was export
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -101,6 +102,14 @@ def _relate(mine: list[str], theirs: list[str]) -> Relation | None:
         return Relation(SUFFIX, common, *words)
     wrapped = common > 1 and all(part in WRAPPERS for part in added)
     return Relation(WRAPPED, common, *words) if wrapped else None
+
+
+def closest(path: str, found: Iterable[str]) -> str | None:
+    """The one of `found` that agrees best with `path`; None where none does, or two do alike."""
+    related = [(r.order, name) for name in found if (r := relate(path, name)) is not None]
+    best = min((order for order, _ in related), default=None)
+    names = [name for order, name in related if order == best]
+    return names[0] if len(names) == 1 else None
 
 
 def is_same_call(path: str, other: str) -> bool:

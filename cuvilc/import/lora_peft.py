@@ -25,7 +25,7 @@ from .lora_modules import (
     A,
     B,
     Found,
-    Wanted,
+    ModuleConfig,
     change,
     in_order,
 )
@@ -105,7 +105,7 @@ def _change(found: Found, config: LoraConfig, problems: Problems) -> ModuleChang
         message = f"`{path}.weight`, saved whole, is square: with `fan_in_fan_out` it may be"
         problems.add(codes.BAD_TENSOR_SHAPE, f"{message} [outputs, inputs] or [inputs, outputs]")
     if found.roles:
-        wanted = Wanted(
+        wanted = ModuleConfig(
             config.scale(path), config.alpha_of(path), config.rank(path), config.fan_in_fan_out,
             magnitude=config.dora, bias=config.lora_bias,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from cuvilc.dialect.lora_sites import Site
 from . import lora_codes as codes
 from . import lora_failures as failures
 from .lora_base import Base, Values, holds
-from .lora_claims import Claim, Claims, Place, Wanted, place
+from .lora_claims import Claim, Claims, Place, Wanted, find_place
 from .lora_index import Reader
 from .lora_map import AdapterMap, Entry
 from .lora_merged import merged
@@ -68,7 +68,7 @@ class Search:
         for relation, path in self.claims.related(want):
             option = Option(relation, path, [])
             for claim in self.claims.at(want.parameter, path):
-                at = place(want, claim.weight, claim.reader)
+                at = find_place(want, claim.weight, claim.reader)
                 if isinstance(at, Place):
                     option.fits.append((claim, at))
                 else:
@@ -143,7 +143,11 @@ class Search:
         misfits: list[tuple[Claim, str]] = []
         for weight, reader in self.settings.readers(self.claims.index, want, entry):
             claim = Claim(want.module, weight, reader, f"the adapter map: `{entry.name}`", True)
-            at = self._part(want, claim, entry) if entry.outputs else place(want, weight, reader)
+            at = (
+                self._part(want, claim, entry)
+                if entry.outputs
+                else find_place(want, weight, reader)
+            )
             if isinstance(at, Place):
                 found.append((claim, at))
             else:
