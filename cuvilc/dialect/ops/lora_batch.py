@@ -2,19 +2,17 @@
 
 Both operations read three tensors that the runtime provides for a run. slots, int64 [B]: the slot
 of the adapter of each part of the batch, 0 for none; the rows of x, flattened, are B equal parts.
-pool, float32: what the adapters hold. table, int64 [P, S, 8]: for each of the layer's P parts and
-each slot the rank, where in pool a, b, gain and bias begin, and three numbers that nobody reads. A
-gain or bias of -1 is none.
+pool, float32: what the adapters hold. table, int64 [P, S, 8]: for each slot up to P changes to the
+layer's outputs; a layer that is several modules of the model has as many. A change is: its rank;
+where in pool its a, b, gain and bias begin, -1 for no gain or bias; the first panel of 32 outputs
+that it is about and how many (0: no change); a number that nobody reads.
 
-A part is a module's share of the layer's N outputs: `start` and `size`. It is held in whole panels
-of 32 outputs from panel start // 32 on; in a panel that it does not fill b and bias are 0 and gain
-is 1 for the outputs of others. a is [rank, K]; b is [panels, rank, 32] and has the scale multiplied
-in; gain and bias are [32 · panels].
+a is [rank, K]; b is [panels, rank, 32] and has the scale multiplied in; gain and bias are
+[32 · panels]. Changes of a slot share no panel. Where a module's outputs do not fill a panel, b and
+bias are 0 and gain is 1 for the others.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,25 +29,8 @@ from cuvilc.dialect.ops._rules import (
 )
 from cuvilc.dialect.types import PANEL, TensorType
 
-RANK, A, B, GAIN, BIAS = range(5)  # columns of table
+RANK, A, B, GAIN, BIAS, FIRST, PANELS = range(7)  # columns of table
 COLUMNS = 8
-
-
-class Share(NamedTuple):
-    """The panels of 32 outputs that a part is held in."""
-
-    first: int
-    panels: int
-
-    @property
-    def columns(self) -> slice:
-        """The outputs of these panels."""
-        return slice(self.first * PANEL, (self.first + self.panels) * PANEL)
-
-
-def shares(parts: tuple[tuple[int, int], ...]) -> list[Share]:
-    """Of (start, size) of every part."""
-    return [Share(s // PANEL, -(-(s + n) // PANEL) - s // PANEL) for s, n in parts]
 
 
 def rows_per_slot(leading: Shape, slots: Dim) -> Dim:
@@ -92,9 +73,9 @@ def _slot(k, index, x, slots):
 
 @op("ai.lora_shrink")
 class LoraShrink:
-    """What every row's adapter makes of it first: x · aᵀ, for each part.
+    """What every row's adapter makes of it first: x · aᵀ, for each change.
 
-    t[.., p · rank + j] = Σ_k x[.., k] · a[j, k], where a is that of the row's slot and of part p;
+    t[.., p · rank + j] = Σ_k x[.., k] · a[j, k], where a is that of change p of the row's slot;
     0 for a j that a does not reach, and for rows without an adapter. `rank`: the greatest that the
     run has; 0 where no row has an adapter.    (Hu et al. 2021, eq. 3)
     """
@@ -145,10 +126,11 @@ class LoraShrink:
 
 @op("ai.lora_matmul")
 class LoraMatMul:
-    """x · w, with what each row's adapter adds: y = gain · (x · w) + t · b + bias, part by part.
+    """x · w, with what each row's adapter adds: y = gain · (x · w) + t · b + bias.
 
-    Outputs outside every part, and rows without an adapter, are those of x · w alone. t is that of
-    ai.lora_shrink. transpose_b: w is [N, K].    (Hu et al. 2021, eq. 3; Liu et al. 2024, eq. 5)
+    Outputs that no change is about, and rows without an adapter, are those of x · w alone. t is
+    that of ai.lora_shrink. transpose_b: w is [N, K].    (Hu et al. 2021, eq. 3; Liu et al. 2024,
+    eq. 5)
     """
 
     x: Tensor
@@ -157,80 +139,84 @@ class LoraMatMul:
     slots: Tensor
     table: Tensor
     pool: Tensor
-    parts: tuple
     transpose_b: bool = False
 
-    def shape(x, w, t, slots, table, pool, *, parts, transpose_b):
+    def shape(x, w, t, slots, table, pool, *, transpose_b):
         _check(x, slots, table, pool)
         need_dtype(w, ("float32",), "w")
         need_rank(w, 2, "w")
         k, n = reversed(w.shape) if transpose_b else w.shape
         need_equal(x.shape[-1], k, "columns of x and rows of w")
-        need_equal(table.shape[0], len(parts), "parts and those of table")
-        for start, size in parts:
-            need(start >= 0 and size > 0, f"{size} outputs from {start} on")
-            need_true(less(start + size, n + 1), f"{size} outputs from {start} on of {n}")
         need_dtype(t, ("float32",), "t")
         need_shape(t, (*x.shape[:-1], t.shape[-1]), "t")
-        need_equal(mod(t.shape[-1], max(len(parts), 1)), 0, "columns of t that parts do not divide")
+        changes = maximum(table.shape[0], 1)
+        need_equal(mod(t.shape[-1], changes), 0, "columns of t that changes do not divide")
         return TensorType((*x.shape[:-1], n), x.dtype)
 
-    def reference(x, w, t, slots, table, pool, *, parts, transpose_b):
+    def reference(x, w, t, slots, table, pool, *, transpose_b):
         rows = x.reshape(-1, x.shape[-1])
         y = np.matmul(rows, w.T if transpose_b else w)
-        factors = t.reshape(len(rows), len(parts), t.shape[-1] // max(len(parts), 1))
+        factors = t.reshape(len(rows), len(table), t.shape[-1] // max(len(table), 1))
         for m, slot in enumerate(_rows(slots, len(rows))):
-            for p, share in enumerate(shares(parts) if slot else ()):
-                rank, _, b, gain, bias = table[p, slot, : COLUMNS - 3]
-                part, width = y[m, share.columns], share.panels * PANEL
+            for p, change in enumerate(table[:, slot] if slot else ()):
+                rank, _, b, gain, bias, first, panels = change[: COLUMNS - 1]
+                width = panels * PANEL
+                part = y[m, first * PANEL : first * PANEL + width]
                 if gain >= 0:
                     part *= pool[gain : gain + width][: len(part)]
-                panels = pool[b : b + rank * width].reshape(share.panels, rank, PANEL)
-                change = np.swapaxes(panels, 0, 1).reshape(rank, width)
-                part += (factors[m, p, :rank] @ change)[: len(part)]
+                factor = pool[b : b + rank * width].reshape(panels, rank, PANEL)
+                factor = np.swapaxes(factor, 0, 1).reshape(rank, width)
+                part += (factors[m, p, :rank] @ factor)[: len(part)]
                 if bias >= 0:
                     part += pool[bias : bias + width][: len(part)]
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
-    def domain(k, x, w, t, slots, table, pool, *, parts, transpose_b):
+    def domain(k, x, w, t, slots, table, pool, *, transpose_b):
         return (x.shape[-1],)
 
-    def term(k, i, r, x, w, t, slots, table, pool, *, parts, transpose_b):
+    def term(k, i, r, x, w, t, slots, table, pool, *, transpose_b):
         return x[(*i[:-1], r[0])] * (w[i[-1], r[0]] if transpose_b else w[r[0], i[-1]])
 
     combine = "sum"
 
-    def finish(k, i, total, x, w, t, slots, table, pool, *, parts, transpose_b):
+    def finish(k, i, total, x, w, t, slots, table, pool, *, transpose_b):
         slot = k.let(_slot(k, i, x, slots))
-        rank = k.floordiv(t.shape[-1], len(parts)) if parts else 0
-        y = k.let(total)
-        for p, share in enumerate(shares(parts)):
-            entry = [k.let(k.index(table[p, slot, c])) for c in range(COLUMNS - 3)]
-            n = i[-1] - share.columns.start
-            mine = k.both(k.gt(slot, 0), k.both(k.le(0, n), k.lt(n, share.panels * PANEL)))
-            n = k.clamp_index(n, share.panels * PANEL)
-            place = entry[B] + k.floordiv(n, PANEL) * (entry[RANK] * PANEL) + k.mod(n, PANEL)
+        y, panel = k.let(total), k.floordiv(i[-1], PANEL)
+        for p in range(table.shape[0]):
+            rank, _, b, gain, bias, first, panels = (
+                k.let(k.index(table[p, slot, c])) for c in range(COLUMNS - 1)
+            )
+            inside = k.both(k.le(first, panel), k.lt(panel, first + panels))
+            mine = k.both(k.gt(slot, 0), inside)
+            n, within = k.let(i[-1] - first * PANEL), k.mod(i[-1], PANEL)
 
-            def at(which, none, n=n, entry=entry, mine=mine):
-                has = k.both(mine, k.ge(entry[which], 0))
-                return k.guard(has, lambda: pool[entry[which] + n,], k.const(none, "float32"))
+            def line(start, none, n=n, mine=mine):
+                has = k.both(mine, k.ge(start, 0))
+                return k.guard(has, lambda: pool[start + n,], k.const(none, "float32"))
 
-            def step(j, sum_, p=p, mine=mine, place=place):
-                b = k.guard(mine, lambda: pool[place + j[0] * PANEL,], k.const(0.0, "float32"))
-                return (sum_ + t[(*i[:-1], p * rank + j[0])] * b,)
+            def step(
+                j,
+                total,
+                p=p,
+                rank=rank,
+                place=b + (panel - first) * (rank * PANEL) + within,
+                mine=mine,
+            ):
+                factor = k.guard(mine, lambda: pool[place + j[0] * PANEL,], k.const(0.0, "float32"))
+                column = p * k.floordiv(t.shape[-1], table.shape[0]) + j[0]
+                return (total + t[(*i[:-1], column)] * factor,)
 
-            count = k.select(k.gt(slot, 0), entry[RANK], k.const(0, "int64"))
-            (change,) = k.fold((k.let(count),), (k.const(0.0, "float32"),), step)
-            y = k.let(y * at(GAIN, 1.0) + change + at(BIAS, 0.0))
+            steps = k.let(k.select(k.gt(slot, 0), rank, k.const(0, "int64")))
+            (change,) = k.fold((steps,), (k.const(0.0, "float32"),), step)
+            y = k.let(y * line(gain, 1.0) + change + line(bias, 0.0))
         return y
 
     samples = (
         sample("float32[3,4]", "float32[4,5]", "float32[3,2]", np.array([1, 0, 2]), np.array([
-            [[0] * 8, [2, 0, 3, -1, -1, 0, 0, 0], [1, 0, 0, 70, 102, 0, 0, 0]]]),
-               "float32[134]", parts=((0, 5),)),
+            [[0] * 8, [2, 0, 3, -1, -1, 0, 1, 0], [1, 0, 0, 70, 102, 0, 1, 0]]]), "float32[134]"),
         sample("float32[2,2,3]", "float32[70,3]", "float32[2,2,2]", np.array([1, 0]), np.array([
-            [[0] * 8, [1, 0, 1, 33, -1, 0, 0, 0]], [[0] * 8, [0, 0, 0, -1, 65, 0, 0, 0]]]),
-               "float32[140]", parts=((0, 30), (40, 30)), transpose_b=True),
+            [[0] * 8, [1, 0, 1, 33, -1, 0, 1, 0]], [[0] * 8, [0, 0, 0, -1, 65, 1, 2, 0]]]),
+               "float32[140]", transpose_b=True),
         sample("float32[2,3]", "float32[3,40]", "float32[2,0]", np.array([0, 0]),
-               np.zeros((1, 1, 8), np.int64), "float32[1]", parts=((2, 20),)),
+               np.zeros((1, 1, 8), np.int64), "float32[1]"),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import floordiv
-from cuvilc.dialect.ops.lora_batch import BIAS, GAIN, RANK, B, Share, shares
+from cuvilc.dialect.ops.lora_batch import BIAS, FIRST, GAIN, PANELS, RANK, B
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm import Gemm
@@ -45,10 +45,10 @@ class LoraGemm(Gemm):
         x, _, t, *held = plan.anchor.operands
         self.adapters = Adapters(self.emitter, x, held)
         self.t = self.emitter.argument(t)
-        self.shares = shares(ir.attrs(plan.anchor)["parts"])
+        self.changes = int(ir.type_of(held[1]).shape[0])  # type: ignore[arg-type]
         columns = ir.type_of(t).shape[-1]
         self.stride = self.b.scalar(columns)
-        self.rank = self.b.scalar(floordiv(columns, max(len(self.shares), 1)))
+        self.rank = self.b.scalar(floordiv(columns, max(self.changes, 1)))
 
     def build(self) -> Scheduled:
         made = super().build()
@@ -89,18 +89,18 @@ class LoraGemm(Gemm):
         """Fetch what `row` will read of its adapter's b."""
         b, slot = self.b, self.adapters.slot(row)
         with b.when(slot > 0):
-            for number, share in enumerate(self.shares):
-                with b.when(self._has(share)):
-                    entry = self.adapters.entry(number, slot)
+            for number in range(self.changes):
+                entry = self.adapters.entry(number, slot)
+                panel = b.let(self.place[0] - self.adapters.field(entry, FIRST))
+                with b.when(self._is_about(entry, panel)):
                     rank, factor = (self.adapters.field(entry, c) for c in (RANK, B))
-                    factor = b.let(factor + (self.place[0] - share.first) * (rank * PANEL))
+                    factor = b.let(factor + panel * (rank * PANEL))
                     with b.loop(b.let(rank * (PANEL // LINE)), name="l") as line:
                         self.adapters.prefetch(factor + line * LINE)
 
-    def _has(self, share: Share) -> Any:
-        """Whether the panel is a part's."""
-        panel = as_expr(self.place[0])
-        return tirx.And(panel >= share.first, panel < share.first + share.panels)
+    def _is_about(self, entry: Any, panel: Any) -> Any:
+        """Whether a change is about its panel of this number."""
+        return tirx.And(panel >= 0, panel < self.adapters.field(entry, PANELS))
 
     def spill(self, tile: RegisterTile, row: Any, panel: Any) -> Any:
         b = self.b
@@ -127,18 +127,17 @@ class LoraGemm(Gemm):
                 b.store(memory, r * width + lane, tile.at(0, lane))
 
     def _adapt(self, tile: RegisterTile, row: Any, slot: Any) -> None:
-        """gain · sums + t · b + bias, for every part that has a share of the panel."""
-        with self.b.when(slot > 0):
-            for number, share in enumerate(self.shares):
-                with self.b.when(self._has(share)):
-                    self._adapt_part(tile, row, slot, number, share)
+        """gain · sums + t · b + bias, for every change that is about the panel."""
+        b = self.b
+        with b.when(slot > 0):
+            for number in range(self.changes):
+                entry = self.adapters.entry(number, slot)
+                panel = b.let(self.place[0] - self.adapters.field(entry, FIRST))
+                with b.when(self._is_about(entry, panel)):
+                    self._change(tile, row, number, entry, panel)
 
-    def _adapt_part(
-        self, tile: RegisterTile, row: Any, slot: Any, number: int, share: Share
-    ) -> None:
-        b, adapters, pool = self.b, self.adapters, self.adapters.pool
-        panel, within = self.place[0] - share.first, self.place[1]
-        entry = adapters.entry(number, slot)
+    def _change(self, tile: RegisterTile, row: Any, number: int, entry: Any, panel: Any) -> None:
+        b, adapters, pool, within = self.b, self.adapters, self.adapters.pool, self.place[1]
         rank, factor, gain, bias = (adapters.field(entry, c) for c in (RANK, B, GAIN, BIAS))
         column = b.let(panel * PANEL + within)
 
