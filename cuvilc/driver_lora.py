@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuvilc import driver_swap
+from cuvilc import driver_batch, driver_swap
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import fail
 
@@ -128,24 +128,19 @@ def _swap(program: Any, request: BuildRequest, attached: Attached) -> None:
     driver_swap.attach(program, request, attached)
 
 
+def _batch(program: Any, request: BuildRequest, attached: Attached) -> None:
+    driver_batch.attach(program, request, attached)
+
+
 def embedded(attached: Attached | None) -> Any:
     """What gives the adapters that travel in the package, for BuildOptions; None where none do."""
-    if attached is None or attached.mode != SWAP:
+    if attached is None or attached.mode == FOLD:
         return None
     return lambda emitted: driver_swap.embedded(attached.adapters, emitted)
 
 
-def _not_yet(program: Any, request: BuildRequest, attached: Attached) -> None:
-    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
-
-    if request.dry_run:
-        return  # the base program tells the kernels; driver_lora_costs has told the rest
-    message = f"`--lora {attached.mode}` is not built yet in this version"
-    raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` is")
-
-
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {
-    FOLD: _fold, SWAP: _swap, BATCH: _not_yet,
+    FOLD: _fold, SWAP: _swap, BATCH: _batch,
 }  # fmt: skip
 
 

@@ -21,8 +21,17 @@ def attach(program: Any, request: Any, attached: Any) -> None:
 
     CUV744, CUV760.
     """
+    from cuvilc.dialect.lora_exchange import make_parameters  # noqa: PLC0415
+
+    check(request)
+    attaching = import_module("cuvilc.import.lora_attach")
+    later = later_sites(program, attached.sites, request.lora_modules or attaching.ALL_LINEAR)
+    make_parameters(program, [*attached.sites, *later])
+
+
+def check(request: Any) -> None:
+    """Whether a package of these options can have adapters of its own. CUV744."""
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
-    from cuvilc.dialect.lora_exchange import is_exchangeable, make_parameters  # noqa: PLC0415
 
     if request.target == "null":
         message = "packages of the target `null` take no adapters"
@@ -30,16 +39,20 @@ def attach(program: Any, request: Any, attached: Any) -> None:
     if request.precision:
         message = f"`--precision {request.precision}` narrows weights once and for all"
         raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` goes with it")
+
+
+def later_sites(program: Any, sites: Iterable[Any], pattern: str) -> list[Any]:
+    """Places of modules that match the pattern, for adapters that come later."""
+    from cuvilc.dialect.lora_exchange import is_exchangeable  # noqa: PLC0415
+
     attaching = import_module("cuvilc.import.lora_attach")
-    pattern = request.lora_modules or attaching.ALL_LINEAR
-    taken = {use for site in attached.sites for use in site.uses}
+    taken = {use for site in sites for use in site.uses}
     with program:
-        later = [
+        return [
             site
             for site in attaching.all_sites(program, pattern)
             if is_exchangeable(site) and not taken.intersection(site.uses)
         ]
-    make_parameters(program, [*attached.sites, *later])
 
 
 def embedded(adapters: Sequence[Adapter], emitted: Any) -> Callable[[bytes], list[bytes]]:
@@ -66,6 +79,10 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
 
     base = open_base(package)
     adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
+    if base.batched:
+        from cuvilc.driver_batch import need_factors  # noqa: PLC0415
+
+        need_factors(adapters)
     return [
         (a, encode(a, resolve(a, base.table), base.table, base.read, base.fingerprint))
         for a in adapters

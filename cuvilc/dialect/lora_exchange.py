@@ -22,8 +22,9 @@ def is_exchangeable(site: Site) -> bool:
     return owner is not None and owner.name == "ai.constant" and ir.type_of(site.value).is_float
 
 
-def make_parameters(program: Program, sites: Iterable[Site]) -> int:
+def make_parameters(program: Program, sites: Iterable[Site], batched: bool = False) -> int:
     """Every site's weight becomes an `ai.parameter` for the module's own uses; how many there are.
+    batched: for `--lora batch`.
 
     Sites that share a value and its uses (a merged Q, K, V matrix) become one parameter of several
     parts. A cast that stands between a weight and its use is done now. CUV760.
@@ -39,27 +40,30 @@ def make_parameters(program: Program, sites: Iterable[Site]) -> int:
             parts = tuple((s.module, s.parameter, s.kind, s.start, s.size) for s in group)
             casts = [u for u in uses if u[0].name == "ai.cast"]
             for use in casts:
-                _widened(program, value, use[0], group[0].out_axis, parts)
+                _widened(program, value, use[0], group[0].out_axis, parts, batched)
             if rest := [u for u in uses if u not in casts]:
-                _parameter(value, rest, group[0].out_axis, parts)
+                _parameter(value, rest, group[0].out_axis, parts, batched)
         ir.drop_unused(ir.body(program.function("main")))
     return len(groups)
 
 
 def _parameter(
-    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...]
+    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...], batched: bool
 ) -> None:
     owner = ir.defining(value)
     assert owner is not None
     with ir.after(owner):
-        made = ir.build("ai.parameter", **ir.attrs(owner), out_axis=out_axis, parts=parts)
+        made = ir.build(
+            "ai.parameter", **ir.attrs(owner), out_axis=out_axis, parts=parts, batched=batched
+        )
     for operation, index in uses:
         operation.operands[index] = made
 
 
 def _widened(
-    program: Program, value: Value, cast: Operation, out_axis: int, parts: tuple[object, ...]
-) -> None:
+    program: Program, value: Value, cast: Operation, out_axis: int, parts: tuple[object, ...],
+    batched: bool,
+) -> None:  # fmt: skip
     """The cast's result as a parameter: else it would be done in every run."""
     array = program.constant_array(value)
     owner = ir.defining(value)
@@ -69,7 +73,7 @@ def _widened(
     with ir.after(owner):
         held = ir.constant(program, np.asarray(array).astype(numpy_dtype(dtype)), key)
     users = [(use.owner.operation, use.operand_number) for use in cast.results[0].uses]
-    _parameter(held, users, out_axis, parts)
+    _parameter(held, users, out_axis, parts, batched)
 
 
 def _not_exchangeable(program: Program, site: Site) -> Exception:

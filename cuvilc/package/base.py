@@ -32,6 +32,7 @@ class Base:
     table: tuple[Adaptable, ...]
     fingerprint: bytes
     places: tuple[int, ...]
+    batched: bool = False  # built with `--lora batch`
 
     def read(self, number: int) -> NDArray[Any]:
         """The logical array of exchangeable weight `number`, read from model.so."""
@@ -47,16 +48,19 @@ def open_base(path: Path) -> Base:
     """The package's table. CUV520 to CUV523, CUV762."""
     metadata = artifact.read_package(path).metadata
     lora = metadata.get("lora")
-    if lora is None or lora["mode"] != "swap":
+    if lora is None or lora["mode"] not in ("swap", "batch"):
         raise fail(
-            TAKES_NO_ADAPTERS, f"`{path.name}` was built without `--lora swap`", place=str(path)
+            TAKES_NO_ADAPTERS,
+            f"`{path.name}` was built without `--lora swap` or `batch`",
+            place=str(path),
         )
     table = tuple(_site(w, i, lora["weights"]) for i, w in enumerate(lora["weights"]))
     identity = bytes.fromhex(lora["fingerprint"])
     if fingerprint(table, metadata["weights"]["sha256"]) != identity:
         message = "the fingerprint is not that of the weights it lists"
         raise fail(artifact.BAD_METADATA, message, place=str(path / artifact.METADATA_FILE))
-    return Base(path, table, identity, _places(path / artifact.LIBRARY_FILE, len(table)))
+    places = _places(path / artifact.LIBRARY_FILE, len(table))
+    return Base(path, table, identity, places, lora["mode"] == "batch")
 
 
 def _site(weight: Mapping[str, Any], number: int, every: list[Any]) -> Adaptable:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cuvilc import artifact
 from cuvilc.dialect import dims
@@ -36,6 +36,16 @@ def describe(
     adapters: Sequence[dict[str, object]] = (),
 ) -> artifact.Metadata:
     """Metadata of schema 1.2, complete but for what writing the package finds out."""
+    plan, typical = plan.visible()
+    if typical:
+        kernels = {
+            name: replace(
+                f,
+                flops=dims.substitute(f.flops, typical),
+                bytes=dims.substitute(f.bytes, typical),
+            )
+            for name, f in kernels.items()
+        }
     ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
     return {
         "schema_version": artifact.SCHEMA_VERSION,

@@ -55,7 +55,7 @@ def write_image(
 
     data = tables.encode(stored)
     identity = fingerprint(plan.adaptable, summary.sha256)
-    data[Section.LORA] = form.LORA.pack(identity) if plan.adaptable else b""
+    data[Section.LORA] = form.LORA.pack(identity, plan.hidden_inputs) if plan.adaptable else b""
     data[Section.METADATA] = metadata(summary) + b"\0"
     end = offsets[Section.WEIGHTS] + summary.size_bytes
     offsets[Section.METADATA] = _align(end, form.SECTION_ALIGN)

@@ -6,15 +6,16 @@ Every size is a `Dim` over the plan's symbols. The record layout on disk is runt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, Expr, substitute
 
 # The symbol that stands for the number of the CPU level in use: levels may divide a kernel into
 # other tasks.
 CPU_LEVEL = "cpu_level"
+_TYPICAL_RANK = 8  # of adapters, where one must be told beforehand
 
 
 class BufferKind(IntEnum):
@@ -167,13 +168,43 @@ class Plan:
     kernels: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     adaptable: list[Adaptable] = field(default_factory=list)
+    hidden_inputs: int = 0  # the last of them: the runtime sets them itself
     arena_bytes: Dim = 0
     code_levels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def visible(self) -> tuple[Plan, dict[str, int]]:
+        """The plan as a user sees it, without inputs of the runtime's own, and typical values of
+        the symbols that are read from those.
+        """
+        count = len(self.inputs) - self.hidden_inputs
+        own = [s for s in self.symbols if not s.computed and s.input >= count]
+        typical = {s.name: _TYPICAL_RANK for s in own}
+        if not typical:
+            return self, {}
+
+        def known(d: Any) -> Any:
+            return substitute(d, typical) if isinstance(d, Expr) else d
+
+        return replace(
+            self,
+            inputs=self.inputs[:count],
+            symbols=[s for s in self.symbols if s not in own],
+            buffers=[replace(b, bytes=known(b.bytes), place=_known(b.place, known))
+                     for b in self.buffers],
+            steps=[replace(s, tasks=known(s.tasks), scratch_bytes=known(s.scratch_bytes),
+                           cost=known(s.cost)) for s in self.steps],
+            arena_bytes=known(self.arena_bytes),
+        ), typical  # fmt: skip
 
     def code_symbol(self, kernel: str, level: int) -> str:
         """The symbol of the code that a level runs."""
         levels = self.code_levels.get(kernel, ())
         return kernel_symbol(kernel, levels[level] if levels else level)
+
+
+def _known(place: Any, known: Any) -> Any:
+    """A buffer's place with typical sizes in it."""
+    return (place[0], known(place[1])) if isinstance(place, tuple) else known(place)
 
 
 def kernel_symbol(kernel: str, level: int) -> str:

@@ -66,6 +66,7 @@ class _Emitter:
         self.plan = self.emitted.plan
         self.numbers: dict[Value, int] = {}
         self.buffers: dict[Buffer, int] = {}
+        self.tables: list[int] = []
 
     def emit(self) -> Emitted:
         main = self.program.function("main")
@@ -78,6 +79,7 @@ class _Emitter:
             number = self.buffer(Buffer(BufferKind.INPUT, t.size_bytes, i))
             self.numbers[argument] = number
             self.plan.inputs.append(Port(name, t.dtype, t.shape, number))
+        self.plan.hidden_inputs = names.get("hidden_inputs", 0)
         self.plan.symbols = self.symbols()
         self.plan.arena_bytes = names["arena_bytes"]
         self.block(block)
@@ -85,6 +87,7 @@ class _Emitter:
             t = ir.type_of(value)
             self.plan.outputs.append(Port(name, t.dtype, t.shape, self.numbers[value]))
         self.order_symbols()
+        self.order_tables()
         self.check_symbols()
         return self.emitted
 
@@ -99,6 +102,14 @@ class _Emitter:
         plan.steps = [
             replace(s, target=place[s.target]) if s.kind == StepKind.BIND else s for s in plan.steps
         ]
+
+    def order_tables(self) -> None:
+        """Batched parameters in the order of the inputs that are their tables."""
+        order = sorted(range(len(self.tables)), key=self.tables.__getitem__)
+        if order:
+            plan, emitted = self.plan, self.emitted
+            plan.adaptable = [plan.adaptable[i] for i in order]
+            emitted.bases = [emitted.bases[i] for i in order]
 
     def symbols(self) -> list[Symbol]:
         found: dict[str, Symbol] = {}
@@ -182,10 +193,17 @@ class _Emitter:
         number = len(self.plan.adaptable)
         parts = tuple(Part(*part) for part in attrs["parts"])
         kernel = self.kernel_number(attrs["kernel"]) if attrs["kernel"] else None
+        if attrs["batched"]:  # every kernel that reads it takes factors; the weight itself stays
+            kernel = 0
+            self.tables.append(attrs["table"])
         self.plan.adaptable.append(
             Adaptable(key, size, t.static_shape, t.dtype, layout, attrs["out_axis"], parts, kernel)
         )
-        self.numbers[value] = self.buffer(Buffer(BufferKind.ADAPTED, size, number))
+        self.numbers[value] = self.buffer(
+            Buffer(BufferKind.WEIGHT, size, key)
+            if attrs["batched"]
+            else Buffer(BufferKind.ADAPTED, size, number)
+        )
         self.emitted.bases.append(array)
 
     def kernel_number(self, name: str) -> int:

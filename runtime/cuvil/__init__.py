@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ._adapters import Adapter
+from ._adapters import Adapter, Pages, Tenant
 from ._batch import Batcher, Request, batch_axis, can_batch
 from ._error import CuvilError
 from ._model import Model
@@ -26,9 +26,11 @@ __all__ = [
     "Event",
     "Model",
     "Outputs",
+    "Pages",
     "Port",
     "Profile",
     "Request",
+    "Tenant",
     "batch_axis",
     "can_batch",
     "include_dir",

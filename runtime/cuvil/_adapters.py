@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
+from os import PathLike, fsencode
 from typing import Any
 
-from ._native import AdapterInfo
+from ._native import AdapterInfo, PagesInfo
 
 
 @dataclass(frozen=True)
@@ -23,15 +26,77 @@ class Adapter:
     active: bool
 
 
-def list_adapters(library: Any, model: Any) -> tuple[Adapter, ...]:
-    """The adapters, in the order in which they were loaded. Those that other threads unload
-    meanwhile may be missing.
+@dataclass(frozen=True)
+class Pages:
+    """What adapters of a package built with `--lora batch` hold in memory.
+
+    pages: of `page_bytes` each, `bytes` in all; shared: pages that would be there besides if equal
+    tensors were not one; adapters: that have pages, of all tenants.
+    """
+
+    page_bytes: int
+    pages: int
+    shared: int
+    adapters: int
+    bytes: int
+
+
+def get_pages(library: Any, model: Any) -> Pages:
+    """CuvilError CUV612 for a package that has no batches."""
+    info = PagesInfo()
+    library.check(library.get_pages(model, info))
+    return Pages(info.page_bytes, info.pages, info.shared, info.adapters, info.bytes)
+
+
+class Tenant:
+    """Adapters that nobody else can name; `Model.tenant` gives it. Equal tensors of several tenants
+    are in memory once.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name = name
+        self._model = model
+        self._handle = c_void_p()
+        with model._held() as handle:
+            model._check(model._library.get_tenant(handle, name.encode(), byref(self._handle)))
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The tenant's adapters."""
+        with self._model._held():
+            return list_adapters(self._model._library, self._handle, "tenant_")
+
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> None:
+        """As Model.load_adapter, for this tenant alone."""
+        self._call("tenant_load_adapter", fsencode(path), name)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Runs that have begun finish with it; then its pages go."""
+        self._call("tenant_unload_adapter", name)
+
+    def run(
+        self, feeds: Mapping[str, Any], adapters: Sequence[str | None],
+        out: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """As Model.run, with adapters of this tenant."""
+        found: dict[str, Any] = self._model._run_batch(feeds, out, self._handle, adapters)
+        return found
+
+    def _call(self, function: str, *arguments: str | bytes | None) -> None:
+        self._model._adapt(function, *arguments, of=self._handle)
+
+
+def list_adapters(library: Any, owner: Any, prefix: str = "") -> tuple[Adapter, ...]:
+    """The adapters of a model or tenant, in the order in which they were loaded. Those that other
+    threads unload meanwhile may be missing.
     """
     if not library.takes_adapters:
         return ()
+    count = getattr(library, f"{prefix}adapter_count")
+    describe = getattr(library, "tenant_get_adapter" if prefix else "get_adapter")
     found, info = [], AdapterInfo()
-    for i in range(library.adapter_count(model)):
-        if library.get_adapter(model, i, info):
+    for i in range(count(owner)):
+        if describe(owner, i, info):
             break  # there are fewer by now
         name = info.name.decode(errors="replace")
         sha256 = bytes(info.source).hex()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import byref, c_void_p, memmove, sizeof
+from ctypes import byref, c_char_p, c_void_p, memmove, sizeof
 from os import PathLike, fsencode
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import _native
-from ._adapters import Adapter, list_adapters
+from ._adapters import Adapter, Pages, Tenant, get_pages, list_adapters
 from ._error import CuvilError
 from ._native import Library, Tensor, TensorInfo
 from ._port import Outputs, Port
@@ -31,6 +31,7 @@ class Context:
         library.check(library.context_create(model, byref(options), byref(self.handle)))
         self.tensors = [Tensor(dtype=port.dtype_number, rank=len(port.dims)) for port in ports]
         self._shapes: list[tuple[int, ...]] = [()] * len(ports)
+        self.has_adapters = False
 
     def tensor(self, number: int, array: np.ndarray) -> Any:
         """The C argument for an input or, counted after the inputs, an output."""
@@ -97,19 +98,61 @@ class Model:
         return next(iter(values.values())) if len(values) == 1 else Outputs(values)
 
     def run(
-        self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None = None,
+        *,
+        adapters: Sequence[str | None] = (),
     ) -> dict[str, np.ndarray]:
         """Outputs by name. `out`: arrays to write some or all outputs to instead of new ones.
+        `adapters`: of a package built with `--lora batch`, that of each part of the batch.
 
         An input may be a NumPy array or anything with `__dlpack__` or `__array__`; its memory is
         used in place, unless it is strided or misaligned: then it is copied. Its dtype must be
         exact.
         """
+        return self._run_batch(feeds, out, None, adapters)
+
+    def _run_batch(
+        self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None,
+        tenant: c_void_p | None, adapters: Sequence[str | None],
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """A run with adapters of a tenant; None: the model's own."""
         context = self._take()
         try:
+            self._choose(context, tenant, adapters)
             return self._run(context, feeds, out or {})
         finally:
+            self._choose(context, None, ())
             self._give(context)
+
+    def _choose(
+        self, context: Context, tenant: c_void_p | None, adapters: Sequence[str | None]
+    ) -> None:
+        """The adapters of the context's next runs; it holds them until there are none."""
+        if not adapters and not context.has_adapters:
+            return
+        if not self._library.takes_batches:
+            self._fail("CUV612", "the package was built before packages had batches of adapters")
+        names = [None if name is None else _c_string(name) for name in adapters]
+        array = (c_char_p * len(names))(*names)
+        self._check(self._library.set_adapters(context.handle, tenant, array, len(names)))
+        context.has_adapters = bool(names)
+
+    def tenant(self, name: str) -> Tenant:
+        """Who has adapters apart from all others, in a package built with `--lora batch`."""
+        if not self._library.takes_batches:
+            self._fail("CUV612", "the package was built before packages had batches of adapters")
+        _c_string(name)
+        return Tenant(self, name)
+
+    @property
+    def pages(self) -> Pages:
+        """What the adapters of a package built with `--lora batch` hold in memory."""
+        if not self._library.takes_batches:
+            self._fail("CUV612", "the package was built before packages had batches of adapters")
+        with self._held() as handle:
+            return get_pages(self._library, handle)
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
@@ -138,15 +181,15 @@ class Model:
         """Forget an adapter that is not in use, and give its memory back."""
         self._adapt("unload_adapter", name)
 
-    def _adapt(self, function: str, *arguments: str | bytes | None) -> None:
-        texts = [a.encode() if isinstance(a, str) else a for a in arguments]
-        if any(text is not None and b"\0" in text for text in texts):
-            raise ValueError("embedded null character in a name or path")
+    def _adapt(
+        self, function: str, *arguments: str | bytes | None, of: c_void_p | None = None
+    ) -> None:
+        """`of`: a tenant; None: the model."""
+        texts = [None if a is None else _c_string(a) for a in arguments]
         with self._held() as handle:
             if not self._library.takes_adapters:
                 self._fail("CUV612", "the package was built before packages took adapters")
-            if status := getattr(self._library, function)(handle, *texts):
-                self._fail(f"CUV{status}", self._message())
+            self._check(getattr(self._library, function)(of or handle, *texts))
 
     @contextmanager
     def _held(self) -> Iterator[c_void_p]:
@@ -287,12 +330,25 @@ class Model:
                 listed = ", ".join(f"`{name}`" for name in names)
                 self._fail("CUV604", f"the model has no {role} `{name}`; it has {listed}")
 
+    def _check(self, status: int) -> None:
+        """Raise what the library says when the status is not 0."""
+        if status:
+            self._fail(f"CUV{status}", self._message())
+
     def _message(self) -> str:
         message: str = self._library.last_error().decode(errors="replace")
         return message
 
     def _fail(self, code: str, message: str) -> NoReturn:
         raise CuvilError(code, message, self._library.place)
+
+
+def _c_string(text: str | bytes) -> bytes:
+    """As C takes it. ValueError for a null character."""
+    encoded = text.encode() if isinstance(text, str) else text
+    if b"\0" in encoded:
+        raise ValueError("embedded null character in a name or path")
+    return encoded
 
 
 def _release(library: Library, model: c_void_p, contexts: list[Context]) -> None:

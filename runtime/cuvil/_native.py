@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -60,6 +70,16 @@ class AdapterInfo(ctypes.Structure):
     )
 
 
+class PagesInfo(ctypes.Structure):
+    _fields_ = (
+        ("page_bytes", c_int64),
+        ("pages", c_int64),
+        ("shared", c_int64),
+        ("adapters", c_int64),
+        ("bytes", ctypes.c_uint64),
+    )
+
+
 class Event(ctypes.Structure):
     _fields_ = (
         ("kernel", c_char_p),
@@ -100,15 +120,26 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuvil_use_adapter": (c_int, c_void_p, c_char_p),
     "cuvil_load_adapter": (c_int, c_void_p, c_char_p, c_char_p),
     "cuvil_unload_adapter": (c_int, c_void_p, c_char_p),
+    "cuvil_get_tenant": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "cuvil_tenant_load_adapter": (c_int, c_void_p, c_char_p, c_char_p),
+    "cuvil_tenant_unload_adapter": (c_int, c_void_p, c_char_p),
+    "cuvil_tenant_adapter_count": (c_int32, c_void_p),
+    "cuvil_tenant_get_adapter": (c_int, c_void_p, c_int32, POINTER(AdapterInfo)),
+    "cuvil_set_adapters": (c_int, c_void_p, c_void_p, POINTER(c_char_p), c_int32),
+    "cuvil_get_pages": (c_int, c_void_p, POINTER(PagesInfo)),
 }
 SLOW = {
     "cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy",
     "cuvil_adapter_count", "cuvil_get_adapter", "cuvil_use_adapter", "cuvil_load_adapter",
-    "cuvil_unload_adapter",
+    "cuvil_unload_adapter", "cuvil_tenant_load_adapter", "cuvil_tenant_unload_adapter",
+    "cuvil_get_tenant", "cuvil_tenant_adapter_count", "cuvil_tenant_get_adapter",
+    "cuvil_set_adapters", "cuvil_get_pages",
 }  # fmt: skip
 
 # Packages built before these existed have none of them.
-LATER = {name for name in SIGNATURES if "_adapter" in name}
+LATER = {
+    name for name in SIGNATURES if any(word in name for word in ("_adapter", "_tenant", "_pages"))
+}
 
 
 class _Names:
@@ -192,6 +223,11 @@ class Library:
     def takes_adapters(self) -> bool:
         """Whether the library knows adapters at all."""
         return "use_adapter" in self.__dict__
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the library knows batches of adapters."""
+        return "set_adapters" in self.__dict__
 
     def open_model(self, level: str | None) -> c_void_p:
         """A cuvil_model. level: None for the best that this CPU runs."""

@@ -157,6 +157,36 @@ CUVIL_API cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, 
 /* Not the one in use. Waits for runs that still read what it made. */
 CUVIL_API cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name);
 
+/* Batches, of a package that was built with --lora batch: every part of a batch (an index of the
+ * first axis of the first input) has an adapter of its own, or none. Adapters are loaded and unloaded
+ * as above, but cuvil_use_adapter does not take them.
+ *
+ * A tenant has adapters that nobody else can name; the model's own are those of tenant NULL. What is
+ * equal in several is in memory once, whoever brought it. A tenant is made when it is first asked
+ * for and lives until cuvil_close. */
+typedef struct cuvil_tenant cuvil_tenant;
+CUVIL_API cuvil_status cuvil_get_tenant(cuvil_model *model, const char *name,
+                                        cuvil_tenant **tenant);
+CUVIL_API cuvil_status cuvil_tenant_load_adapter(cuvil_tenant *tenant, const char *path,
+                                                 const char *name);
+CUVIL_API cuvil_status cuvil_tenant_unload_adapter(cuvil_tenant *tenant, const char *name);
+CUVIL_API int32_t cuvil_tenant_adapter_count(cuvil_tenant *tenant);
+CUVIL_API cuvil_status cuvil_tenant_get_adapter(cuvil_tenant *tenant, int32_t index,
+                                                cuvil_adapter_info *info);
+/* For the runs of this context from now on: the tenant's adapter of each part of the batch, NULL for
+ * none; count 0: none at all. The context holds them until it is told otherwise or destroyed, also
+ * when they are unloaded meanwhile. On failure it keeps what it had. */
+CUVIL_API cuvil_status cuvil_set_adapters(cuvil_context *context, cuvil_tenant *tenant,
+                                          const char *const *names, int32_t count);
+typedef struct {
+    int64_t page_bytes;
+    int64_t pages;    /* in memory */
+    int64_t shared;   /* that would be there besides if equal tensors were not shared */
+    int64_t adapters; /* with pages: all tenants', and unloaded ones that a context holds */
+    uint64_t bytes;   /* of all pages */
+} cuvil_pages_info;
+CUVIL_API cuvil_status cuvil_get_pages(cuvil_model *model, cuvil_pages_info *info);
+
 /* Bytes of arena, scratch and growing blocks that this context holds. */
 CUVIL_API size_t cuvil_context_bytes(const cuvil_context *context);
 /* Call probe after every step; NULL turns it off again and costs nothing. */

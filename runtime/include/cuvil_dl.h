@@ -28,8 +28,10 @@
             F(infer_shapes) F(get_output) F(set_output) F(run) F(context_bytes) F(set_probe)
 
 /* NULL in packages that were built before there were any. */
-#define CUVIL_ADAPTER_FUNCTIONS(F)                                                   \
-    F(adapter_count) F(get_adapter) F(use_adapter) F(load_adapter) F(unload_adapter)
+#define CUVIL_ADAPTER_FUNCTIONS(F)                                                                \
+    F(adapter_count) F(get_adapter) F(use_adapter) F(load_adapter) F(unload_adapter)              \
+        F(get_tenant) F(tenant_load_adapter) F(tenant_unload_adapter) F(tenant_adapter_count)     \
+            F(tenant_get_adapter) F(set_adapters) F(get_pages)
 
 #define CUVIL_MEMBER(name) CUVIL_TYPE_OF(cuvil_##name) name;
 typedef struct {

@@ -26,8 +26,10 @@ static int64_t *count_panels(const cuvil_adapter_header *header)
     return ends;
 }
 
-static void drop(cuvil_adapter *adapter)
+void cuvil_drop_adapter(cuvil_model *model, cuvil_adapter *adapter)
 {
+    if (model->pages != NULL)
+        cuvil_page_out(model->pages, &adapter->pages);
     if (adapter->mapped != NULL)
         munmap(adapter->mapped, adapter->header->bytes);
     free(adapter->name);
@@ -37,8 +39,8 @@ static void drop(cuvil_adapter *adapter)
 
 /* Check an adapter's bytes and list it under `name` (NULL: its own). Takes what was mapped for it
  * over, on success. */
-static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, const char *place,
-                          const char *name, void *mapped)
+static cuvil_status enter(cuvil_model *model, cuvil_adapter **list, const void *data, uint64_t bytes,
+                          const char *place, const char *name, void *mapped)
 {
     const cuvil_adapter_header *header = data;
     cuvil_status status = cuvil_check_adapter_header(model, header, bytes, place);
@@ -56,24 +58,29 @@ static cuvil_status enter(cuvil_model *model, const void *data, uint64_t bytes, 
         .ends = count_panels(header),
     };
     if (adapter->name == NULL || adapter->ends == NULL) {
-        drop(adapter);
+        cuvil_drop_adapter(model, adapter);
         return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", place);
     }
+    status = cuvil_hold_adapter(model, adapter);
+    if (status != CUVIL_OK) {
+        cuvil_drop_adapter(model, adapter);
+        return status;
+    }
     pthread_mutex_lock(&model->lock);
-    if (cuvil_find_adapter(model, adapter->name) != NULL)
+    if (cuvil_find_adapter(*list, adapter->name) != NULL)
         status = BAD("an adapter `%s` is loaded already: unload it, or load this one under another "
                      "name",
                      adapter->name);
     else {
         adapter->mapped = mapped;
-        cuvil_adapter **last = &model->adapters;
+        cuvil_adapter **last = list;
         while (*last != NULL)
             last = &(*last)->next;
         *last = adapter;
     }
     pthread_mutex_unlock(&model->lock);
     if (status != CUVIL_OK)
-        drop(adapter);
+        cuvil_drop_adapter(model, adapter);
     return status;
 }
 
@@ -91,7 +98,7 @@ cuvil_status cuvil_list_adapters(cuvil_model *model)
             return BAD("corrupt package: adapter %u has %llu bytes of %llu", number,
                        (unsigned long long)bytes, (unsigned long long)left);
         snprintf(place, sizeof place, "number %u of the package", number);
-        status = enter(model, data, bytes, place, NULL, NULL);
+        status = enter(model, &model->adapters, data, bytes, place, NULL, NULL);
         uint64_t step = (bytes + 63) & ~(uint64_t)63; /* at most 63 more than the image has */
         left -= step < left ? step : left;
         data += step;
@@ -99,20 +106,19 @@ cuvil_status cuvil_list_adapters(cuvil_model *model)
     return status;
 }
 
-cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name)
+cuvil_adapter *cuvil_find_adapter(cuvil_adapter *list, const char *name)
 {
-    cuvil_adapter *adapter = model->adapters;
-    while (adapter != NULL && strcmp(adapter->name, name) != 0)
-        adapter = adapter->next;
-    return adapter;
+    while (list != NULL && strcmp(list->name, name) != 0)
+        list = list->next;
+    return list;
 }
 
-void cuvil_drop_adapters(cuvil_model *model)
+void cuvil_drop_adapters(cuvil_model *model, cuvil_adapter **list)
 {
-    while (model->adapters != NULL) {
-        cuvil_adapter *next = model->adapters->next;
-        drop(model->adapters);
-        model->adapters = next;
+    while (*list != NULL) {
+        cuvil_adapter *next = (*list)->next;
+        cuvil_drop_adapter(model, *list);
+        *list = next;
     }
 }
 
@@ -122,7 +128,7 @@ static cuvil_status need_adapters(const cuvil_model *model, const char *function
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s: the model is NULL", function);
     if (model->adaptable_count == 0)
         return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
-                          "this package takes no adapters: it was not built with --lora swap");
+                          "this package takes no adapters: it was not built with --lora swap or batch");
     return CUVIL_OK;
 }
 
@@ -171,7 +177,8 @@ static cuvil_status read_file(const cuvil_model *model, int file, const char *pa
     return CUVIL_OK;
 }
 
-cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name)
+cuvil_status cuvil_load_into(cuvil_model *model, cuvil_adapter **list, const char *path,
+                             const char *name)
 {
     cuvil_status status = need_adapters(model, "cuvil_load_adapter");
     if (status == CUVIL_OK && path == NULL)
@@ -187,13 +194,18 @@ cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char
     close(file);
     if (status != CUVIL_OK)
         return status;
-    status = enter(model, data, bytes, path, name, data);
+    status = enter(model, list, data, bytes, path, name, data);
     if (status != CUVIL_OK)
         munmap(data, bytes);
     return status;
 }
 
-cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name)
+cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char *name)
+{
+    return cuvil_load_into(model, model != NULL ? &model->adapters : NULL, path, name);
+}
+
+cuvil_status cuvil_unload_from(cuvil_model *model, cuvil_adapter **list, const char *name)
 {
     cuvil_status status = need_adapters(model, "cuvil_unload_adapter");
     if (status == CUVIL_OK && name == NULL)
@@ -202,31 +214,37 @@ cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name)
         return status;
     pthread_mutex_lock(&model->swapping);
     pthread_mutex_lock(&model->lock);
-    cuvil_adapter *adapter = cuvil_find_adapter(model, name);
+    cuvil_adapter *adapter = cuvil_find_adapter(*list, name);
     if (adapter == NULL)
-        status = cuvil_unknown_adapter(model, name);
+        status = cuvil_unknown_adapter(*list, name);
     else if (model->views[model->current].adapter == adapter)
         status = BAD("adapter `%s` is in use: use another one, or none, before it is unloaded",
                      name);
     if (status == CUVIL_OK) {
         cuvil_forget_views(model, adapter);
-        cuvil_adapter **link = &model->adapters;
+        cuvil_adapter **link = list;
         while (*link != adapter)
             link = &(*link)->next;
         *link = adapter->next;
-        drop(adapter);
+        adapter->unloaded = true;
+        if (adapter->users == 0)
+            cuvil_drop_adapter(model, adapter);
     }
     pthread_mutex_unlock(&model->lock);
     pthread_mutex_unlock(&model->swapping);
     return status;
 }
 
-cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name)
+cuvil_status cuvil_unload_adapter(cuvil_model *model, const char *name)
+{
+    return cuvil_unload_from(model, model != NULL ? &model->adapters : NULL, name);
+}
+
+cuvil_status cuvil_unknown_adapter(const cuvil_adapter *list, const char *name)
 {
     char names[256] = "";
     size_t used = 0;
-    for (const cuvil_adapter *a = model->adapters; a != NULL && used < sizeof names - 1;
-         a = a->next) {
+    for (const cuvil_adapter *a = list; a != NULL && used < sizeof names - 1; a = a->next) {
         size_t bytes = strlen(a->name);
         bool fits = used + bytes + 3 < sizeof names;
         if (used > 0 && fits) {
@@ -242,19 +260,25 @@ cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name)
                       used > 0 ? names : "none");
 }
 
-int32_t cuvil_adapter_count(cuvil_model *model)
+int32_t cuvil_count_adapters(cuvil_model *model, cuvil_adapter *const *list)
 {
     int32_t count = 0;
     if (model == NULL || model->adaptable_count == 0)
         return 0;
     pthread_mutex_lock(&model->lock);
-    for (const cuvil_adapter *a = model->adapters; a != NULL; a = a->next)
+    for (const cuvil_adapter *a = *list; a != NULL; a = a->next)
         count++;
     pthread_mutex_unlock(&model->lock);
     return count;
 }
 
-cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index, cuvil_adapter_info *info)
+int32_t cuvil_adapter_count(cuvil_model *model)
+{
+    return cuvil_count_adapters(model, model != NULL ? &model->adapters : NULL);
+}
+
+cuvil_status cuvil_describe_adapter(cuvil_model *model, cuvil_adapter *const *list, int32_t index,
+                                    cuvil_adapter_info *info)
 {
     cuvil_status status = need_adapters(model, "cuvil_get_adapter");
     if (status == CUVIL_OK && info == NULL)
@@ -262,7 +286,7 @@ cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index, cuvil_adapter_
     if (status != CUVIL_OK)
         return status;
     pthread_mutex_lock(&model->lock);
-    const cuvil_adapter *adapter = model->adapters;
+    const cuvil_adapter *adapter = *list;
     for (int32_t i = 0; adapter != NULL && i < index; i++)
         adapter = adapter->next;
     if (adapter == NULL || index < 0)
@@ -278,4 +302,9 @@ cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index, cuvil_adapter_
     }
     pthread_mutex_unlock(&model->lock);
     return status;
+}
+
+cuvil_status cuvil_get_adapter(cuvil_model *model, int32_t index, cuvil_adapter_info *info)
+{
+    return cuvil_describe_adapter(model, model != NULL ? &model->adapters : NULL, index, info);
 }

@@ -122,6 +122,9 @@ static cuvil_status check_adaptable(const cuvil_model *model)
 {
     if (model->adaptable_count > 0 && model->lora == NULL)
         return CORRUPT("weights may be exchanged, but there is no fingerprint of them");
+    uint32_t hidden = model->lora != NULL ? model->lora->hidden_inputs : 0;
+    if (hidden > 0 && (model->adaptable_count == 0 || hidden >= model->input_count))
+        return CORRUPT("%u of %u inputs are the runtime's own", hidden, model->input_count);
     if (model->adaptable_count == 0 && model->adapter_bytes > 0)
         return CORRUPT("it has adapters, but no weight that they may exchange");
     for (uint32_t i = 0; i < model->adaptable_count; i++) {

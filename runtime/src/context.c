@@ -78,6 +78,7 @@ void cuvil_context_destroy(cuvil_context *context)
     if (context == NULL)
         return;
     cuvil_pool_destroy(context->pool);
+    cuvil_release_adapters(context);
     cuvil_release(context);
     cuvil_release_heap(context);
     free(context->heap);
@@ -98,7 +99,8 @@ static cuvil_status check_index(const char *function, const cuvil_context *conte
     if (context == NULL || !given)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s: the %s is NULL", function,
                           context == NULL ? "context" : "tensor");
-    uint32_t count = output ? context->model->output_count : context->model->input_count;
+    uint32_t count =
+        output ? context->model->output_count : cuvil_visible_inputs(context->model);
     if (index < 0 || (uint32_t)index >= count)
         return cuvil_fail(output ? CUVIL_ERROR_ARGUMENT : CUVIL_ERROR_INPUT,
                           "%s: there is no %s %d, the model has %u", function,

@@ -140,7 +140,9 @@ typedef struct {
 /* What adapters must have been built for. */
 typedef struct {
     uint8_t fingerprint[32];
-    uint64_t reserved[4];
+    uint32_t hidden_inputs; /* 0, or the model's last inputs are the runtime's own (batch.c): its
+                               weights are not exchanged, rows of a batch have adapters */
+    uint32_t reserved[7];
 } cuvil_lora;
 
 typedef struct {

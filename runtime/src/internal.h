@@ -8,6 +8,7 @@
 #include "../include/cuvil.h"
 #include "adapter.h"
 #include "image.h"
+#include "pages.h"
 #include "pool.h"
 
 #define CUVIL_MAX_THREADS 1024
@@ -34,6 +35,9 @@ struct cuvil_adapter {
     const cuvil_adapter_entry *entries; /* checked */
     int64_t *ends;                      /* of each: panels to merge in it and all before it */
     void *mapped;                       /* a file's mapping; NULL: part of the image */
+    cuvil_page_table pages;             /* of a batched model's */
+    int64_t users;                      /* contexts that hold it, each as often as it is in a batch */
+    bool unloaded;                      /* and alive for them alone */
     cuvil_adapter *next;
 };
 
@@ -89,6 +93,8 @@ struct cuvil_model {
     pthread_mutex_t swapping; /* one swap at a time; taken before `lock` */
     pthread_cond_t idle;      /* some view lost its last reader */
     cuvil_adapter *adapters;
+    cuvil_tenant *tenants;
+    cuvil_pages *pages; /* of a batched model */
     cuvil_view views[CUVIL_VIEWS];
     uint32_t current;
     uint64_t serials;
@@ -137,6 +143,11 @@ struct cuvil_context {
     size_t scratch_stride;
     cuvil_block *heap; /* heap slots, then of each output with computed dims, then scratch */
     size_t heap_count;
+
+    cuvil_adapter **adapters; /* of each part of the batch; NULL: none */
+    int64_t adapter_count;
+    int64_t *slots, slot_room; /* what kernels read of them */
+    int64_t rank;              /* the largest so far */
 
     bool bound;        /* values belong to symbols */
     bool dims_stale;   /* some input changed its shape since the last binding */
@@ -206,11 +217,19 @@ cuvil_status cuvil_reach(cuvil_context *context, const cuvil_step *step);
 /* followers.c: note what follows from each computed symbol, when a model is opened. */
 cuvil_status cuvil_find_followers(cuvil_model *model);
 
-/* adapters.c. The caller of the first two has model->lock, or nobody else has the model yet. */
-cuvil_adapter *cuvil_find_adapter(const cuvil_model *model, const char *name);
-cuvil_status cuvil_unknown_adapter(const cuvil_model *model, const char *name);
+/* adapters.c. `list` is the model's or a tenant's. The caller of the first two has model->lock, or
+ * nobody else has the model yet; so too that of cuvil_drop_adapter. */
+cuvil_adapter *cuvil_find_adapter(cuvil_adapter *list, const char *name);
+cuvil_status cuvil_unknown_adapter(const cuvil_adapter *list, const char *name);
 cuvil_status cuvil_list_adapters(cuvil_model *model);
-void cuvil_drop_adapters(cuvil_model *model);
+void cuvil_drop_adapter(cuvil_model *model, cuvil_adapter *adapter);
+void cuvil_drop_adapters(cuvil_model *model, cuvil_adapter **list);
+cuvil_status cuvil_load_into(cuvil_model *model, cuvil_adapter **list, const char *path,
+                             const char *name);
+cuvil_status cuvil_unload_from(cuvil_model *model, cuvil_adapter **list, const char *name);
+int32_t cuvil_count_adapters(cuvil_model *model, cuvil_adapter *const *list);
+cuvil_status cuvil_describe_adapter(cuvil_model *model, cuvil_adapter *const *list, int32_t index,
+                                    cuvil_adapter_info *info);
 /* adapter_check.c. What can be told from a header of a file of so many bytes; then the rest, once all
  * of it is in memory. `place`: for messages. */
 cuvil_status cuvil_check_adapter_header(const cuvil_model *model,
@@ -222,6 +241,15 @@ const cuvil_adapter_entry *cuvil_adapter_entries(const cuvil_adapter_header *hea
 const char *cuvil_adapter_strings(const cuvil_adapter_header *header);
 /* image.c: the checksum of an adapter. */
 uint32_t cuvil_adapter_sum(const cuvil_adapter_header *header);
+
+/* batch.c */
+cuvil_status cuvil_open_batch(cuvil_model *model);
+void cuvil_close_batch(cuvil_model *model);
+cuvil_status cuvil_hold_adapter(cuvil_model *model, cuvil_adapter *adapter);
+void cuvil_release_adapters(cuvil_context *context);
+cuvil_status cuvil_set_hidden(cuvil_context *context);
+/* How many inputs the caller sets. */
+uint32_t cuvil_visible_inputs(const cuvil_model *model);
 
 /* swap.c */
 uint32_t cuvil_panels(const cuvil_adaptable *site);

@@ -112,6 +112,8 @@ static cuvil_status open_adapters(cuvil_model *model)
         return CUVIL_OK;
     model->takes_adapters = true;
     cuvil_status status = cuvil_open_views(model);
+    if (status == CUVIL_OK)
+        status = cuvil_open_batch(model);
     return status == CUVIL_OK ? cuvil_list_adapters(model) : status;
 }
 
@@ -151,7 +153,8 @@ void cuvil_close(cuvil_model *model)
     if (model == NULL)
         return;
     if (model->takes_adapters) {
-        cuvil_drop_adapters(model);
+        cuvil_drop_adapters(model, &model->adapters);
+        cuvil_close_batch(model);
         cuvil_close_views(model);
     }
     free(model->adapted_operands);
@@ -183,7 +186,7 @@ const char *cuvil_level_name(const cuvil_model *model)
 
 int32_t cuvil_input_count(const cuvil_model *model)
 {
-    return model == NULL ? 0 : (int32_t)model->input_count;
+    return model == NULL ? 0 : (int32_t)cuvil_visible_inputs(model);
 }
 
 int32_t cuvil_output_count(const cuvil_model *model)
@@ -216,7 +219,7 @@ static cuvil_status describe(const cuvil_model *model, bool output, int32_t inde
     if (model == NULL || info == NULL)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "tensor info: the %s is NULL",
                           model == NULL ? "model" : "place for the result");
-    uint32_t count = output ? model->output_count : model->input_count;
+    uint32_t count = output ? model->output_count : cuvil_visible_inputs(model);
     if (index < 0 || (uint32_t)index >= count)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "there is no %s %d, the model has %u",
                           output ? "output" : "input", index, count);

@@ -182,9 +182,10 @@ cuvil_status cuvil_bind(cuvil_context *context)
     bool changed = false;
     if (context->model->dynamic)
         cuvil_forget(context);
-    if (!context->dims_stale && context->bound)
-        return CUVIL_OK;
-    cuvil_status status = read_symbols(context, &changed);
+    cuvil_status status = cuvil_set_hidden(context);
+    if (status != CUVIL_OK || (!context->dims_stale && context->bound))
+        return status;
+    status = read_symbols(context, &changed);
     if (status != CUVIL_OK)
         return status;
     if (changed) {

@@ -274,8 +274,8 @@ static cuvil_view *choose(cuvil_model *model, const cuvil_adapter *adapter)
 static cuvil_status put_to_use(cuvil_model *model, const char *name)
 {
     pthread_mutex_lock(&model->lock);
-    cuvil_adapter *adapter = cuvil_find_adapter(model, name);
-    cuvil_status status = adapter == NULL ? cuvil_unknown_adapter(model, name) : CUVIL_OK;
+    cuvil_adapter *adapter = cuvil_find_adapter(model->adapters, name);
+    cuvil_status status = adapter == NULL ? cuvil_unknown_adapter(model->adapters, name) : CUVIL_OK;
     pthread_mutex_unlock(&model->lock);
     if (status == CUVIL_OK)
         status = prepare(model);
@@ -309,6 +309,10 @@ cuvil_status cuvil_use_adapter(cuvil_model *model, const char *name)
     if (model->adaptable_count == 0 && name != NULL)
         return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
                           "this package takes no adapters: it was not built with --lora swap");
+    if (model->pages != NULL && name != NULL)
+        return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
+                          "this package was built with --lora batch: adapters are given to a run "
+                          "(cuvil_set_adapters), not to the model");
     pthread_mutex_lock(&model->swapping);
     cuvil_status status = CUVIL_OK;
     if (name != NULL)

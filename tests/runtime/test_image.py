@@ -20,7 +20,7 @@ RECORDS = {
     "cuvil_buffer": "<IIQ",
     "cuvil_step": "<12I",
     "cuvil_adaptable": "<IIQQIIII",
-    "cuvil_lora": "<32s4Q",
+    "cuvil_lora": "<32s8I",
     "cuvil_image_header": "<QIIQQ30QII",
     "cuvil_adapter_header": fake_adapters.HEADER.format,
     "cuvil_adapter_entry": fake_adapters.ENTRY.format,

@@ -40,7 +40,8 @@ class Parameter:
 
     No pass reads its values: what it becomes must not be computed into anything else. `parts` names
     the parameters that it holds: (module, parameter, kind, start, size), each a part of `out_axis`.
-    `kernel`: the one that merges a low-rank change into it.
+    `kernel`: the one that merges a low-rank change into it. `batched`: its values stay, every row
+    of a batch has changes of its own, which are in the table of that number (batch-adapters).
     """
 
     key: str
@@ -51,8 +52,10 @@ class Parameter:
     parts: tuple
     layout: str = ""
     kernel: str = ""
+    batched: bool = False
+    table: int = 0
 
-    def shape(*, key, fingerprint, shape, dtype, out_axis, parts, layout, kernel):
+    def shape(*, key, fingerprint, shape, dtype, out_axis, parts, layout, kernel, batched, table):
         need(0 <= out_axis < max(len(shape), 1), f"out_axis {out_axis} of {len(shape)} axes")
         return TensorType(shape, dtype, layout)
 

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from cuvilc.dialect.passes import (
     add_merges,
+    batch_adapters,
     canonicalize,
     choose_layouts,
     fold_batch_norm,
@@ -35,6 +36,7 @@ PIPELINE: tuple[ModuleType, ...] = (
     canonicalize,
     fold_constants,
     narrow_weights,
+    batch_adapters,
     choose_layouts,
     fuse,
     outline_kernels,

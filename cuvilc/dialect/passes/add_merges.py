@@ -34,7 +34,7 @@ def run(program: Program, context: PassContext) -> None:
 def _fits(operation: Operation) -> bool:
     """float32, its outputs in panels or along the last axis."""
     t, attrs = ir.type_of(operation.results[0]), ir.attrs(operation)
-    if t.dtype != "float32" or t.rank < 2 or attrs["parts"][0][2] == "":
+    if attrs["batched"] or t.dtype != "float32" or t.rank < 2 or attrs["parts"][0][2] == "":
         return False
     if t.layout:
         return t.layout == f"pack{attrs['out_axis']}_{PANEL}"

@@ -1,0 +1,128 @@
+"""`--lora batch`: products with batched parameters become products whose rows have adapters.
+
+What the operations read of the adapters comes in as inputs of `main` that the runtime sets itself
+(`hidden_inputs` says how many, the last ones): the slot of each part of the batch, a line as long
+as the greatest rank of the run, the pool, and a table for each parameter in their order.
+"""
+
+from __future__ import annotations
+
+from cuvilc.diagnostics import fail
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, mod, product, symbol
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.lora_codes import NO_PLACE
+from cuvilc.dialect.op import current_types, write_attr
+from cuvilc.dialect.ops.lora_batch import COLUMNS
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import TensorType
+
+NAME = "batch-adapters"
+VERSION = 1
+
+RANK, POOL = "lora_rank_", "lora_pool_"  # symbols
+SLOTS = 4096  # adapters at once, and the slot of none
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it, no batched parameter is read but by `ai.lora_matmul`. CUV743."""
+    with program:
+        main = program.function("main")
+        operations = list(ir.walk(ir.body(main)))
+        weights = [o for o in operations if o.name == "ai.parameter" and ir.attrs(o)["batched"]]
+        if not weights or "hidden_inputs" in main.attributes:
+            return
+        hidden = _Hidden(program, main, weights)
+        for number, weight in enumerate(weights):
+            weight.attributes["table"] = write_attr(number)
+            for use in list(weight.results[0].uses):
+                _adapt(program, use.owner.operation, use.operand_number, hidden, number)
+                context.apply(NAME)
+
+
+class _Hidden:
+    """The inputs of `main` that the runtime sets."""
+
+    def __init__(self, program: Program, main: Operation, weights: list[Operation]) -> None:
+        block, attrs = ir.body(main), ir.attrs(main)
+        shape = ir.type_of(block.arguments[0]).shape if len(block.arguments) else ()
+        if not shape:
+            raise _no_place(program, "the first input has no axis that could be the batch")
+        self.batch: Dim = shape[0]
+        types = {
+            "lora slots": TensorType((self.batch,), "int64"),
+            "lora rank": TensorType((symbol(RANK),), "uint8"),
+            "lora pool": TensorType((symbol(POOL),), "float32"),
+        }
+        for i, weight in enumerate(weights):
+            changes = len(ir.attrs(weight)["parts"])
+            types[f"lora table {i}"] = TensorType((changes, SLOTS, COLUMNS), "int64")
+        made = [
+            block.add_argument(current_types().to_mlir(t), main.location) for t in types.values()
+        ]
+        self.slots, _, self.pool, *self.tables = made
+        main.attributes["input_names"] = write_attr((*attrs["input_names"], *types))
+        main.attributes["hidden_inputs"] = write_attr(len(types))
+        program.ranges[RANK] = (0, None)
+        program.ranges[POOL] = (0, None)
+        ir.retype_function(main)
+
+
+def _adapt(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
+    """A product with the weight becomes one whose rows have adapters."""
+    attrs = {"transpose_a": False, "transpose_b": False, **ir.attrs(use)}
+    weight = ir.defining(use.operands[place])
+    assert weight is not None
+    outputs = 0 if attrs["transpose_b"] else 1
+    if use.name != "ai.matmul" or place != 1 or attrs["transpose_a"]:
+        raise _no_place(program, f"{use.name} reads a weight that adapters change", use)
+    if ir.attrs(weight)["out_axis"] != outputs or ir.type_of(use.operands[1]).rank != 2:
+        raise _no_place(program, "the outputs of the weight are not those of the product", use)
+    x, w = use.operands
+    if ir.type_of(x).dtype != "float32":
+        raise _no_place(program, f"the product is of {ir.type_of(x).dtype}", use)
+    if not _rows_are_the_batch(x, hidden.batch):
+        shape = ir.type_of(x)
+        raise _no_place(program, f"the rows of {shape} are not those of the batch", use)
+    held = (hidden.slots, hidden.tables[number], hidden.pool)
+    with ir.before(use):
+        t = ir.build("ai.lora_shrink", x, *held, rank=symbol(RANK))
+        y = ir.build("ai.lora_matmul", x, w, t, *held, transpose_b=attrs["transpose_b"])
+    ir.replace(use, y)
+
+
+def _rows_are_the_batch(x: Value, batch: Dim) -> bool:
+    """Whether x's rows, flattened, are `batch` equal parts: its first axis is the batch, or is what
+    a reshape made of the batch and axes that followed it.
+    """
+    t = ir.type_of(x)
+    if t.rank < 2:
+        return False
+    value: Value | None = x
+    while value is not None and batch != 1 and ir.type_of(value).shape[0] != batch:
+        owner, shape = ir.defining(value), ir.type_of(value).shape
+        if owner is None:
+            return False
+        before = owner.operands[0] if len(owner.operands) else None
+        if owner.name != "ai.reshape":  # of a sum or a scaling, the operand of that shape
+            alike = [v for v in owner.operands if ir.type_of(v).shape == shape]
+            before = alike[0] if alike and owner.name in _PASSING else None
+        value = before
+    return value is not None and mod(product(t.shape[:-1]), batch) == 0
+
+
+_PASSING = frozenset(
+    f"ai.{name}"
+    for name in (
+        "elemwise_add", "elemwise_mul", "elemwise_sub", "relu", "gelu", "silu", "layer_norm",
+        "rms_norm", "tanh", "cast",
+    )
+)  # fmt: skip
+
+
+def _no_place(program: Program, why: str, layer: Operation | None = None) -> Exception:
+    named = f": `{ir.source_name(layer)}`" if layer is not None else ""
+    return fail(
+        NO_PLACE, f"`--lora batch` is not possible here: {why}",
+        place=f"{program.name}{named}", help="`--lora swap` and `--lora fold` are",
+    )  # fmt: skip

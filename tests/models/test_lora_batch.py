@@ -1,0 +1,182 @@
+"""`--lora batch`: every row of a batch with an adapter of PEFT's of its own gives what PEFT gives
+for that row.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import cuvil
+import numpy as np
+import pytest
+
+from cuvilc.diagnostics import CuvilError
+from cuvilc.driver import BuildRequest, build
+from cuvilc.driver_swap import build_adapters
+from tests.tolerances import mismatch
+
+pytest.importorskip("peft")
+pytest.importorskip("transformers")
+
+from tests.models import lora_models
+from tests.models.test_lora_fold import CASES
+
+# What changes linear layers by factors alone.
+_OTHER = {"modules_to_save", "bias", "lora_bias"}
+_TABLES = ("wte", "word_embeddings")
+
+
+def _fits(options: dict[str, Any]) -> bool:
+    return not _OTHER & set(options) and not set(_TABLES) & set(options["target_modules"])
+
+
+class Batched:
+    """A package with all adapters of a model's cases but the last; what each gives for a row."""
+
+    def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
+        self.name, self.folder = name, folder
+        lora_models.export(name, folder / "model.onnx", dynamo)
+        cases = [(c, o) for n, c, o in CASES if n == name and _fits(o)]
+        self.truth: dict[str | None, np.ndarray] = {}
+        for case, options in cases:
+            self.truth[case] = lora_models.adapt(name, folder / case, **options)
+        self.inside, self.later = [c for c, _ in cases[:-1]], cases[-1][0]
+        self.package = folder / "batch.cuvil"
+        self.report = build(
+            BuildRequest(
+                folder / "model.onnx",
+                self.package,
+                vectors=0,
+                lora="batch",
+                lora_modules="all-linear",
+                adapters=[(folder / case, case) for case in self.inside],
+            )
+        )
+        plain = folder / "plain.cuvil"
+        build(BuildRequest(folder / "model.onnx", plain, vectors=0))
+        self.feeds = {"x": lora_models.MODELS[name].input().numpy()}
+        self.truth[None] = cuvil.load(plain).run(self.feeds)["y"]
+
+    def file(self, case: str, folder: Path) -> Path:
+        [(_, data)] = build_adapters(self.folder / case, case, self.package)
+        (folder / f"{case}.cuvla").write_bytes(data)
+        return folder / f"{case}.cuvla"
+
+    def check(self, found: np.ndarray, names: tuple[str | None, ...]) -> None:
+        for i, name in enumerate(names):
+            assert not mismatch(found[i], self.truth[name][i].astype(np.float32)), (names, i)
+
+
+@pytest.fixture(scope="module", params=["bert", "gpt2", "llama", "vit"])
+def batched(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Batched:
+    folder = tmp_path_factory.mktemp(request.param)
+    return Batched(request.param, folder, dynamo=request.param != "bert")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_row_is_that_of_its_adapter(batched: Batched, threads: int) -> None:
+    model = cuvil.load(batched.package, threads=threads)
+    assert [a.name for a in model.adapters] == batched.inside
+    assert [p.name for p in model.inputs] == ["x"]
+    first = model.run(batched.feeds)["y"]
+    batched.check(first, (None, None))
+    rows: dict[tuple[int, str | None], np.ndarray] = {}
+    for names in product((None, *batched.inside), repeat=2):
+        found = model.run(batched.feeds, adapters=names)["y"]
+        batched.check(found, names)
+        for i, name in enumerate(names):  # beside whom it is does not change a bit
+            assert np.array_equal(found[i], rows.setdefault((i, name), found[i])), (names, i)
+    assert np.array_equal(model.run(batched.feeds)["y"], first)
+    model.close()
+
+
+def test_tenants_and_pages(batched: Batched, tmp_path: Path) -> None:
+    model = cuvil.load(batched.package)
+    before, name = model.pages, batched.later
+    assert before.adapters == len(batched.inside)
+    file = batched.file(name, tmp_path)
+    tenant, other = model.tenant("acme"), model.tenant("evil")
+    tenant.load_adapter(file)
+    once = model.pages
+    assert once.pages > before.pages
+    assert once.bytes == once.pages * once.page_bytes
+    other.load_adapter(file, "same")
+    twice = model.pages
+    assert (twice.pages, twice.shared) == (once.pages, once.shared + once.pages - before.pages)
+    assert [a.name for a in tenant.adapters] == [name]
+    assert [a.name for a in model.tenant("evil").adapters] == ["same"]
+    batched.check(tenant.run(batched.feeds, [name, None])["y"], (name, None))
+    for run in (other.run, lambda f, names: model.run(f, adapters=names)):
+        with pytest.raises(cuvil.CuvilError, match="there is no adapter"):
+            run(batched.feeds, [name, name])
+    with pytest.raises(cuvil.CuvilError, match="there is no adapter"):
+        tenant.run(batched.feeds, [batched.inside[0], None])
+    tenant.unload_adapter(name)
+    assert model.pages.pages == once.pages
+    batched.check(other.run(batched.feeds, ["same", "same"])["y"], (name, name))
+    other.unload_adapter("same")
+    assert model.pages == before
+    model.close()
+
+
+def test_wrong_batches(batched: Batched) -> None:
+    model = cuvil.load(batched.package)
+    name = batched.inside[0]
+    with pytest.raises(cuvil.CuvilError, match="3 adapters are given for a batch of 2"):
+        model.run(batched.feeds, adapters=[name, None, name])
+    with pytest.raises(cuvil.CuvilError, match="--lora batch"):
+        model.use(name)
+    batched.check(model.run(batched.feeds, adapters=[name, None])["y"], (name, None))
+    model.close()
+
+
+def test_threads_load_and_unload_while_others_run(batched: Batched, tmp_path: Path) -> None:
+    model = cuvil.load(batched.package, threads=1)
+    file, name, inside = batched.file(batched.later, tmp_path), batched.later, batched.inside[0]
+    wanted = model.run(batched.feeds, adapters=[inside, None])["y"]
+    before, wrong = model.pages, list[str]()
+
+    def come_and_go() -> None:
+        tenant = model.tenant("acme")
+        for _ in range(20):
+            tenant.load_adapter(file)
+            batched.check(tenant.run(batched.feeds, [None, name])["y"], (None, name))
+            tenant.unload_adapter(name)
+
+    def run() -> None:
+        for _ in range(40):
+            found = model.run(batched.feeds, adapters=[inside, None])["y"]
+            if not np.array_equal(found, wanted):
+                wrong.append("another result")
+
+    def watched(work: Any) -> None:
+        try:
+            work()
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=watched, args=(w,)) for w in (come_and_go, run, run)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert model.pages == before
+    model.close()
+
+
+def test_what_a_batch_cannot_take_is_refused(batched: Batched, tmp_path: Path) -> None:
+    others = [(c, o) for n, c, o in CASES if n == batched.name and not _fits(o)]
+    for case, options in others:
+        lora_models.adapt(batched.name, tmp_path / case, **options)
+        request = BuildRequest(
+            batched.folder / "model.onnx", tmp_path / "p.cuvil", vectors=0, lora="batch",
+            adapters=[(tmp_path / case, case)],
+        )  # fmt: skip
+        with pytest.raises(CuvilError) as caught:
+            build(request)
+        assert {d.code for d in caught.value.diagnostics} <= {"CUV743", "CUV744"}, case
+        assert not (tmp_path / "p.cuvil").exists()
