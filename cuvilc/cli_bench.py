@@ -66,13 +66,13 @@ def bench(
       cuvilc bench net.cuvil --trace out.json   a timeline for ui.perfetto.dev
     """
     from cuvilc.artifact import input_symbols, validate  # noqa: PLC0415
-    from cuvilc.open_package import open_package, use_adapter  # noqa: PLC0415
+    from cuvilc.open_package import open_package, with_adapter  # noqa: PLC0415
 
     out = Output(json, quiet)
     given = read_sizes(dim)
     model = open_package(package, threads=threads)
     if use:
-        use_adapter(model, use)
+        model = with_adapter(model, use)
     # To run a package takes its library alone, the figures take these too.
     validate(model.metadata, image=package.is_file())
     check_sizes(given, input_symbols(model.metadata))

@@ -46,12 +46,12 @@ def run(
       cuvilc run net.cuvil --inputs in.npz --outputs out.npz  writes them
       cuvilc run net.cuvil --inputs in.npz --use sql          with an adapter of the package
     """
-    from cuvilc.open_package import open_package, use_adapter  # noqa: PLC0415
+    from cuvilc.open_package import open_package, with_adapter  # noqa: PLC0415
 
     out = Output(json, quiet)
     model = open_package(package, threads=threads)
     if use:
-        use_adapter(model, use)
+        model = with_adapter(model, use)
     only = model.inputs[0].name if len(model.inputs) == 1 else ""
     results = model.run(read_arrays(inputs, only))
     if outputs is not None:

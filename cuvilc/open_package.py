@@ -26,13 +26,40 @@ def open_package(
     return Guarded(path, threads, level, import_runtime())
 
 
-def use_adapter(model: Any, adapter: str) -> None:
-    """Let an opened package run with an adapter: its own by name, or a .cuvla file. CUV611/612."""
+def with_adapter(model: Any, adapter: str) -> Any:
+    """The opened package with an adapter in use: its own by name, or a .cuvla file. CUV611/612."""
     if not hasattr(model, "use"):
         raise fail(NO_ADAPTER, f"the interpreter's packages take no adapters, such as `{adapter}`")
     if Path(adapter).suffix == ".cuvla":
         model.load_adapter(adapter, adapter)
+    if model.lora_mode == "batch":
+        return _BatchOfOne(model, adapter)
     model.use(adapter)
+    return model
+
+
+class _BatchOfOne:
+    """A package built with `--lora batch`, all rows of every run with one adapter."""
+
+    def __init__(self, model: Any, adapter: str) -> None:
+        self._model, self._adapter = model, adapter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def run(self, feeds: Any, out: Any = None) -> Any:
+        """As Model.run."""
+        rows = len(next(iter(feeds.values())))
+        return self._model.run(feeds, out, adapters=[self._adapter] * rows)
+
+    def trace(self, feeds: Any) -> Any:
+        """CUV612: steps are told apart without adapters only."""
+        raise fail(
+            NO_ADAPTER, "steps of a run with adapters of a batch are not timed one by one",
+            help="leave --profile, --trace or --use out",
+        )  # fmt: skip
+
+    profile = trace
 
 
 def import_runtime() -> Any:

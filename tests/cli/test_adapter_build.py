@@ -85,11 +85,17 @@ def expected(folder: Path) -> np.ndarray:
 
 
 @pytest.fixture
-def package(cuvilc: Cuvilc, tmp_path: Path) -> Path:
+def mode() -> str:
+    """`--lora` of the package."""
+    return "swap"
+
+
+@pytest.fixture
+def package(cuvilc: Cuvilc, tmp_path: Path, mode: str) -> Path:
     """A package that takes adapters and has one."""
     model(tmp_path / "m.onnx")
     adapter(tmp_path / "sql")
-    cuvilc.ok("build", "m.onnx", "--adapter", "sql", "--lora", "swap", "--vectors", "0")
+    cuvilc.ok("build", "m.onnx", "--adapter", "sql", "--lora", mode, "--vectors", "0")
     return tmp_path / "m.cuvil"
 
 
@@ -106,7 +112,8 @@ def test_an_adapter_of_the_package_and_one_that_comes_later(cuvilc, package, tmp
     assert "sql: swap, 2 modules" in cuvilc.ok("inspect", "m.cuvil").out
 
 
-def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path) -> None:
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path, mode) -> None:
     np.savez(tmp_path / "in.npz", x=X)
     adapter(tmp_path / "chat", seed=2)
     cuvilc.ok("adapter", "build", "chat", "--base", "m.cuvil")
@@ -117,6 +124,8 @@ def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path) -> None:
     cuvilc.ok("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql")
     refusal = refused(cuvilc, 2, "run", "m.cuvil", "--inputs", "in.npz", "--use", "slq")
     assert "CUV612" in refusal and "loaded: sql" in refusal
+    profiled = cuvilc("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql", "--profile")
+    assert profiled.code == (0 if mode == "swap" else 2), profiled.err
 
 
 def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
