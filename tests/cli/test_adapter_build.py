@@ -128,6 +128,25 @@ def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path, mode) -> None:
     assert profiled.code == (0 if mode == "swap" else 2), profiled.err
 
 
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_requests_with_adapters_share_runs(cuvilc, package, tmp_path, mode) -> None:
+    adapter(tmp_path / "chat", seed=2)
+    cuvilc.ok("adapter", "build", "chat", "--base", "m.cuvil")
+    loaded = cuvil.load(package, threads=1)
+    loaded.load_adapter(tmp_path / "chat.cuvla")
+    wanted = {None: loaded(X)} | {n: expected(tmp_path / n) for n in ("sql", "chat")}
+    names = [None, "sql", "chat", "sql", None, "chat"]
+    with cuvil.Batcher(loaded, most_rows=len(names), wait_s=5 if mode == "batch" else 0) as batcher:
+        rows = [(i % len(X), name) for i, name in enumerate(names)]
+        futures = [batcher.submit({"x": X[i : i + 1]}, name) for i, name in rows]
+        for (i, name), future in zip(rows, futures, strict=True):
+            row = wanted[name][i : i + 1].astype(np.float32)
+            assert not mismatch(future.result()["y"], row), name
+        assert batcher.rows == len(names)
+        assert batcher.runs == 1 if mode == "batch" else 3 <= batcher.runs <= len(names)
+    loaded.close()
+
+
 def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
     adapter(tmp_path / "chat")
     [made] = cuvilc.ok(
