@@ -197,6 +197,7 @@ cuvil_status cuvil_page_in(cuvil_pages *pages, const cuvil_adapter_header *heade
         good = enter(pages, header, entry, change, rows[entry->site], table);
         table->rank = entry->rank > table->rank ? entry->rank : table->rank;
     }
+    int64_t others = pages->adapters;
     if (good)
         pages->adapters++;
     else
@@ -205,7 +206,7 @@ cuvil_status cuvil_page_in(cuvil_pages *pages, const cuvil_adapter_header *heade
     return good ? CUVIL_OK
                 : cuvil_fail(CUVIL_ERROR_MEMORY,
                              "adapter `%s`: there is no room for another one beside %lld", name,
-                             (long long)pages->adapters);
+                             (long long)others);
 }
 
 void cuvil_page_out(cuvil_pages *pages, cuvil_page_table *table)

@@ -21,6 +21,8 @@ from tests.tolerances import mismatch
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
 
+import torch
+
 from tests.models import lora_models
 from tests.models.test_lora_fold import CASES
 
@@ -180,3 +182,66 @@ def test_what_a_batch_cannot_take_is_refused(batched: Batched, tmp_path: Path) -
             build(request)
         assert {d.code for d in caught.value.diagnostics} <= {"CUV743", "CUV744"}, case
         assert not (tmp_path / "p.cuvil").exists()
+
+
+def test_batches_of_any_size(tmp_path: Path) -> None:
+    """Batch and length known only when the model runs: each row as the folded package has it."""
+    model, names = lora_models.MODELS["llama"], ("r8", "dora")
+    torch.onnx.export(
+        model.callable(model.base()), (model.input(),), str(tmp_path / "model.onnx"),
+        dynamo=False, input_names=["x"], output_names=["y"],
+        dynamic_axes={"x": {0: "b", 1: "s"}, "y": {0: "b", 1: "s"}},
+    )  # fmt: skip
+    places = []
+    for n, case, options in CASES:
+        if n == "llama" and case in names:
+            lora_models.adapt("llama", tmp_path / case, **options)
+            places.append((tmp_path / case, case))
+    packages: dict[str | None, Any] = {}
+    for chosen in ([], *([p] for p in places)):
+        package = tmp_path / f"{len(packages)}.cuvil"
+        build(BuildRequest(tmp_path / "model.onnx", package, vectors=0, adapters=chosen))
+        packages[chosen[0][1] if chosen else None] = cuvil.load(package)
+    request = BuildRequest(
+        tmp_path / "model.onnx", tmp_path / "batch.cuvil", vectors=0, lora="batch", adapters=places
+    )
+    build(request)
+    batched = cuvil.load(tmp_path / "batch.cuvil")
+    rng = np.random.default_rng(0)
+    for batch, length in ((1, 1), (3, 7), (5, 1), (2, 20), (64, 1), (1, 30)):
+        x = rng.integers(0, 60, (batch, length))
+        rows = [[None, *names][i] for i in rng.integers(0, 3, batch)]
+        found = batched.run({"x": x}, adapters=rows)["y"]
+        for name, package in packages.items():
+            wanted = package.run({"x": x})["y"]
+            mine = [i for i, row in enumerate(rows) if row == name]
+            assert not mismatch(found[mine], wanted[mine]), (batch, length, name)
+
+
+class Turned(torch.nn.Module):
+    """A layer whose rows are not the batch: its first axis is another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 40)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x.transpose(0, 1)))
+
+
+def test_rows_that_are_not_the_batch_are_refused(tmp_path: Path) -> None:
+    torch.onnx.export(
+        Turned().eval(), (torch.zeros(2, 3, 8),), str(tmp_path / "model.onnx"), dynamo=False,
+        input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "b", 1: "s"}},
+    )  # fmt: skip
+    request = BuildRequest(
+        tmp_path / "model.onnx", tmp_path / "p.cuvil", vectors=0, lora="batch",
+        lora_modules="all-linear",
+    )  # fmt: skip
+    with pytest.raises(CuvilError) as caught:
+        build(request)
+    (found,) = caught.value.diagnostics
+    assert found.code == "CUV743"
+    assert "not those of the batch" in found.message
+    request.lora, request.lora_modules = "", ""
+    assert build(request).package

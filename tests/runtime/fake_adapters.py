@@ -146,6 +146,40 @@ def numbered() -> Image:
     return embed(image, [cuvla(n, numbered_changes(i + 1)) for i, n in enumerate(names)])
 
 
+def batch_changes(number: int) -> list[Change]:
+    """b is this number everywhere."""
+    a = np.full((2, ROWS), number, np.float32)
+    return [Change(0, a, np.full((PANELS, 2, PANEL), number, np.float32))]
+
+
+def batched(hidden: int = 4, slots: int = 16) -> Image:
+    """y float32[n] of x float32[n]: the number of each row's adapter. The package's own are `one`
+    and `two`.
+    """
+    image = Image(lora=BASE + struct.pack("<I28x", hidden))
+    image.arena_bytes = image.const(0)
+    names = ("x", "slots", "rank", "pool")
+    n, _, rank, pool = (image.symbol(name, i, 0) if i != 1 else -1 for i, name in enumerate(names))
+    dtypes = ("float32", "int64", "uint8", "float32")
+    ports = [
+        image.port(INPUT, *port, [d])
+        for *port, d in zip(names, dtypes, (n, n, rank, pool), strict=True)
+    ]
+    shape = [image.const(d) for d in (1, slots, 8)]
+    table = image.port(INPUT, "table", "int64", shape)
+    image.adapted(base_weights()[0], "test_adapted_rows", ROWS, PANELS * PANEL, 1)
+    y = image.port(OUTPUT, "y", "float32", [n])
+    image.step(KERNEL, "test_adapted_rows", [ports[1], table, ports[3], y], [], n)
+    return embed(image, [cuvla(n, batch_changes(i + 1)) for i, n in enumerate(("one", "two"))])
+
+
+def write_batch(folder: Path, number: int) -> Path:
+    """A file of an adapter of `batched` that is this number."""
+    file = folder / f"{number}.cuvla"
+    file.write_bytes(cuvla(f"number {number}", batch_changes(number)))
+    return file
+
+
 def write_numbered(folder: Path, number: int) -> Path:
     """A file of the adapter that makes every weight of `numbered` this number."""
     file = folder / f"{number}.cuvla"

@@ -199,3 +199,22 @@ KERNEL(test_nothing)
     (void)buffers, (void)scalars, (void)begin, (void)end, (void)scratch;
     return CUVIL_FAULT_NONE;
 }
+
+/* y[i] = the number that row i's adapter is: that of all of its b, 0 without one, -1 for a mixture.
+ * Buffers: slots, table of one change, pool, y; a task is one row. */
+KERNEL(test_adapted_rows)
+{
+    const int64_t *slots = buffers[0], *table = buffers[1];
+    const float *pool = buffers[2];
+    float *y = buffers[3];
+    (void)scalars, (void)scratch;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t *line = table + slots[i] * 8;
+        const float *b = pool + line[2];
+        y[i] = slots[i] == 0 ? 0.0f : b[0];
+        for (int64_t j = 0; slots[i] != 0 && j < line[0] * line[6] * 32; j++)
+            if (b[j] < b[0] || b[j] > b[0])
+                y[i] = -1.0f;
+    }
+    return CUVIL_FAULT_NONE;
+}

@@ -18,6 +18,7 @@ from test_corruption import field, loops
 
 DRIVER = Path(__file__).parent / "driver.c"
 ADAPTERS = Path(__file__).parent / "driver_adapters.c"
+BATCH = Path(__file__).parent / "driver_batch.c"
 EXAMPLES = ROOT / "examples"
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -65,12 +66,13 @@ def test_sanitizers_find_nothing(sanitized, tmp_path, model):
     assert run.stderr == ""
 
 
-def drive_adapters(sanitized, folder: Path, *arguments: object) -> str:
-    """What driver_adapters prints; sanitizers have nothing to say."""
+def drive_adapters(sanitized, folder: Path, *arguments: object, batch: bool = False) -> str:
+    """What driver_adapters, or driver_batch, prints; sanitizers have nothing to say."""
     flags, objects = sanitized
     program = folder / "driver"
-    image = fake_adapters.numbered()
-    link(image, program, [str(ADAPTERS), *objects], [*flags, *WARNINGS, "-lm"])
+    image = fake_adapters.batched() if batch else fake_adapters.numbered()
+    driver = BATCH if batch else ADAPTERS
+    link(image, program, [str(driver), *objects], [*flags, *WARNINGS, "-lm"])
     command = randomless([str(program), *map(str, arguments)])
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stderr) == (0, ""), run.stderr[-3000:]
@@ -80,6 +82,12 @@ def drive_adapters(sanitized, folder: Path, *arguments: object) -> str:
 def test_no_run_sees_a_mixture_of_adapters(sanitized, tmp_path):
     """Runs, swaps, loads, unloads and listings at once; each run checks what it sees."""
     drive_adapters(sanitized, tmp_path, "threads", fake_adapters.write_numbered(tmp_path, 7), 7)
+
+
+def test_every_row_has_its_adapter_while_tenants_come_and_go(sanitized, tmp_path):
+    """Batches, loads, unloads and counts at once; each row checks what it sees."""
+    files = [fake_adapters.write_batch(tmp_path, number) for number in (1, 7)]
+    drive_adapters(sanitized, tmp_path, *files, batch=True)
 
 
 @pytest.mark.parametrize("sanitized", ["address"], indirect=True)
