@@ -42,7 +42,7 @@ $(STAMPS)/torch: $(STAMPS)/packages
 demo: $(STAMPS)/packages  ## build a trained model, run it on a real input, print answer and timing
 	$(BIN)/python examples/quickstart/demo.py
 
-demo-lora: setup  ## train LoRA adapters with PEFT, fold and swap them, print what each answers
+demo-lora: setup  ## train LoRA adapters with PEFT, fold, swap, batch them, print what each answers
 	$(BIN)/python examples/lora/demo.py
 
 test: setup  ## the fast tests

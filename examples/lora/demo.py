@@ -1,9 +1,9 @@
 """Train LoRA adapters with PEFT, then serve them from packages that cuvilc compiles.
 
 A small Llama with random weights is the base. Each adapter teaches it a task on tokens: the next
-one, the mirrored one, the square. The base is compiled once with an adapter folded in and once for
-swapping, and the square is learned after that package was built. Every answer is compared with
-PEFT's own. Nothing is downloaded:
+one, the mirrored one, the square. The base is compiled with an adapter folded in, for swapping
+(the square is unknown to that package and comes from a file), and for batches whose rows have
+different adapters. Every answer is compared with PEFT's own. Nothing is downloaded:
 
     python examples/lora/demo.py [FOLDER]
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -132,26 +132,42 @@ class Table:
         tasks = "".join(f"{task:>8}" for task in TASKS)
         print(f"\n{'package':9}{'adapter':9}{tasks}{'from PEFT':>12}{'latency':>11}{'size':>10}")
 
-    def run(self, model: Any) -> np.ndarray:
-        found: np.ndarray = model(self.tokens.numpy())
+    def run(self, model: Any, adapters: Sequence[str | None] = ()) -> np.ndarray:
+        """`adapters`: of each row, for a package that takes batches of them."""
+        given = {"adapters": adapters} if adapters else {}
+        found: np.ndarray = model.run({"tokens": self.tokens.numpy()}, **given)["logits"]
         return found
 
-    def row(self, package: Path, adapter: str | None, model: Any) -> np.ndarray:
-        """Tokens right for each task, the largest error of a logit, ms for 64 rows, kB."""
-        found = self.run(model)
+    def row(
+        self, package: Path, label: str | None, model: Any, mixed: Sequence[str | None] = ()
+    ) -> np.ndarray:
+        """Tokens right for each task, the largest error of a logit, ms for 64 rows, kB.
+
+        `mixed`: the adapter of each row; a task is then asked of the rows with its adapter.
+        """
+        found = self.run(model, mixed)
         best = torch.from_numpy(found.argmax(-1))
-        hits = [float((best == task(self.tokens)).double().mean()) for task in TASKS.values()]
-        error = float(np.abs(found - self.truth[adapter]).max())
+        truth = self.truth[label] if not mixed else self.mixed_truth(mixed)
+        cells = ""
+        for name, task in TASKS.items():
+            rows = [a == name for a in mixed] or [True] * len(found)
+            cells += f"{(best == task(self.tokens))[rows].double().mean().item():8.0%}"
         print(
-            f"{package.stem:9}{adapter or '–':9}{''.join(f'{hit:8.0%}' for hit in hits)}"
-            f"{error:12.1e}{median_ms(lambda: self.run(model), 30):8.2f} ms"
-            f"{size_kb(package):7.0f} kB"
+            f"{package.stem:9}{'each row' if mixed else label or '–':9}{cells}"
+            f"{np.abs(found - truth).max():12.1e}"
+            f"{median_ms(lambda: self.run(model, mixed), 30):8.2f} ms{size_kb(package):7.0f} kB"
         )
         return found
 
+    def mixed_truth(self, mixed: Sequence[str | None]) -> np.ndarray:
+        return np.stack([self.truth[adapter][row] for row, adapter in enumerate(mixed)])
 
-def swap(package: Path, later: Path, table: Table) -> None:
-    """Exchange adapters in one loaded package; one comes from a file. Ends if a trace is left."""
+
+def swap(package: Path, later: Path, table: Table) -> str:
+    """Exchange adapters in one loaded package; one comes from a file. Ends if a trace is left.
+
+    Returns what to say of it.
+    """
     model = cuvil.load(package, threads=1)
     plain = table.row(package, None, model)
     found = {None: plain}
@@ -167,8 +183,17 @@ def swap(package: Path, later: Path, table: Table) -> None:
             raise SystemExit(f"{name}: not the answer it was before")
     names = [name for name in found if name is not None]
     times = [median_ms(lambda name=name: model.use(name), 1) for name in names * 20]
-    print(f"\nswaps     {median(times):.2f} ms each; next -> mirror -> next: bit-identical")
-    print(f"adapter   {later.name}: {size_kb(later):.0f} kB, package {size_kb(package):.0f} kB")
+    return (
+        f"swaps     {median(times):.2f} ms each; next -> mirror -> next: bit-identical\n"
+        f"adapter   {later.name}: {size_kb(later):.0f} kB, package {size_kb(package):.0f} kB"
+    )
+
+
+def batch(package: Path, table: Table) -> None:
+    """Different adapters in the rows of one run; every fourth row has none."""
+    model = cuvil.load(package, threads=1)
+    table.row(package, None, model)
+    table.row(package, None, model, [*TASKS, None] * 16)
 
 
 def main() -> None:
@@ -181,20 +206,22 @@ def main() -> None:
     trained = {task: train(task, folder / task) for task in TASKS}
     export(folder / "model.onnx")
     build = ["build", folder / "model.onnx"]
-    first, second = folder / "next", folder / "mirror"
-    cuvilc(*build, "-o", folder / "base.cuvil")
-    cuvilc(*build, "--adapter", first, "-o", folder / "fold.cuvil")
-    cuvilc(
-        *build, "--adapter", first, "--adapter", second, "--lora", "swap",
-        "-o", folder / "swap.cuvil",
-    )  # fmt: skip
+    packages = [folder / f"{mode}.cuvil" for mode in ("base", "fold", "swap", "batch")]
+    plain, folded, swapped, batched = packages
+    one, two, three = (("--adapter", folder / task) for task in TASKS)
+    cuvilc(*build, "-o", plain)
+    cuvilc(*build, *one, "-o", folded)
+    cuvilc(*build, *one, *two, "--lora", "swap", "-o", swapped)
+    cuvilc(*build, *one, *two, *three, "--lora", "batch", "-o", batched)
     later = folder / "square.cuvla"
-    cuvilc("adapter", "build", folder / "square", "--base", folder / "swap.cuvil", "-o", later)
+    cuvilc("adapter", "build", folder / "square", "--base", swapped, "-o", later)
 
     table = Table({None: Logits(base()), **trained})
-    for package, adapter in ((folder / "base.cuvil", None), (folder / "fold.cuvil", "next")):
-        table.row(package, adapter, cuvil.load(package, threads=1))
-    swap(folder / "swap.cuvil", later, table)
+    table.row(plain, None, cuvil.load(plain, threads=1))
+    table.row(folded, "next", cuvil.load(folded, threads=1))
+    notes = swap(swapped, later, table)
+    batch(batched, table)
+    print(f"\n{notes}")
 
 
 if __name__ == "__main__":
