@@ -218,7 +218,9 @@ def _ports(program: Any) -> dict[str, Any]:
 def lowered_summary(program: Any) -> dict[str, Any]:
     """What the launch level tells: kernels, launches, the arena."""
     from cuvilc.dialect import ir  # noqa: PLC0415
-    from cuvilc.dialect.dims import plain  # noqa: PLC0415
+    from cuvilc.dialect.dims import Expr, plain, substitute  # noqa: PLC0415
+    from cuvilc.dialect.passes.batch_adapters import RANK  # noqa: PLC0415
+    from cuvilc.package.plan import TYPICAL_RANK  # noqa: PLC0415
 
     with program:
         main = program.function("main")
@@ -228,6 +230,8 @@ def lowered_summary(program: Any) -> dict[str, Any]:
         for o in launches:
             layers.setdefault(ir.attrs(o)["kernel"], []).append(ir.source_name(o))
         arena = ir.attrs(main).get("arena_bytes", 0)
+    if isinstance(arena, Expr):  # the metadata tells it so, too
+        arena = substitute(arena, {RANK: TYPICAL_RANK})
     return {
         "kernels": [
             {"name": n, "calls": c, "layers": [x for x in dict.fromkeys(layers[n]) if x]}

@@ -15,7 +15,7 @@ from cuvilc.dialect.dims import Dim, Expr, substitute
 # The symbol that stands for the number of the CPU level in use: levels may divide a kernel into
 # other tasks.
 CPU_LEVEL = "cpu_level"
-_TYPICAL_RANK = 8  # of adapters, where one must be told beforehand
+TYPICAL_RANK = 8  # of adapters, where one must be told beforehand
 
 
 class BufferKind(IntEnum):
@@ -178,7 +178,7 @@ class Plan:
         """
         count = len(self.inputs) - self.hidden_inputs
         own = [s for s in self.symbols if not s.computed and s.input >= count]
-        typical = {s.name: _TYPICAL_RANK for s in own}
+        typical = {s.name: TYPICAL_RANK for s in own}
         if not typical:
             return self, {}
 

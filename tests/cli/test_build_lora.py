@@ -107,6 +107,12 @@ def test_dry_run_compares_the_modes(cuvilc: Cuvilc, folder: Path) -> None:
     assert lora["recommended"] == "swap"  # 2.3 times the base's work would be much for a batch
 
 
+def test_dry_run_of_a_batch_tells_the_arena_at_a_typical_rank(cuvilc: Cuvilc, folder: Path) -> None:
+    shown = cuvilc.ok("build", "model.onnx", "--adapter", "sql", "--lora", "batch", "--dry-run").out
+    arena = re.search(r"^  arena +(.*)$", shown, re.MULTILINE)
+    assert arena and re.fullmatch(r"\S+ \S+ at b=1 \([^_]+\)", arena[1])
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
