@@ -39,8 +39,8 @@ void cuvil_drop_adapter(cuvil_model *model, cuvil_adapter *adapter)
 
 /* Check an adapter's bytes and list it under `name` (NULL: its own). Takes what was mapped for it
  * over, on success. */
-static cuvil_status enter(cuvil_model *model, cuvil_adapter **list, const void *data, uint64_t bytes,
-                          const char *place, const char *name, void *mapped)
+static cuvil_status enter(cuvil_model *model, cuvil_adapter **list, const void *data,
+                          uint64_t bytes, const char *place, const char *name, void *mapped)
 {
     const cuvil_adapter_header *header = data;
     cuvil_status status = cuvil_check_adapter_header(model, header, bytes, place);
@@ -122,13 +122,14 @@ void cuvil_drop_adapters(cuvil_model *model, cuvil_adapter **list)
     }
 }
 
-static cuvil_status need_adapters(const cuvil_model *model, const char *function)
+cuvil_status cuvil_need_adapters(const cuvil_model *model, const char *function)
 {
     if (model == NULL)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "%s: the model is NULL", function);
     if (model->adaptable_count == 0)
         return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
-                          "this package takes no adapters: it was not built with --lora swap or batch");
+                          "this package takes no adapters: it was not built with --lora swap or "
+                          "batch");
     return CUVIL_OK;
 }
 
@@ -180,7 +181,7 @@ static cuvil_status read_file(const cuvil_model *model, int file, const char *pa
 cuvil_status cuvil_load_into(cuvil_model *model, cuvil_adapter **list, const char *path,
                              const char *name)
 {
-    cuvil_status status = need_adapters(model, "cuvil_load_adapter");
+    cuvil_status status = cuvil_need_adapters(model, "cuvil_load_adapter");
     if (status == CUVIL_OK && path == NULL)
         status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_load_adapter: the path is NULL");
     if (status != CUVIL_OK)
@@ -207,7 +208,7 @@ cuvil_status cuvil_load_adapter(cuvil_model *model, const char *path, const char
 
 cuvil_status cuvil_unload_from(cuvil_model *model, cuvil_adapter **list, const char *name)
 {
-    cuvil_status status = need_adapters(model, "cuvil_unload_adapter");
+    cuvil_status status = cuvil_need_adapters(model, "cuvil_unload_adapter");
     if (status == CUVIL_OK && name == NULL)
         status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_unload_adapter: the name is NULL");
     if (status != CUVIL_OK)
@@ -280,7 +281,7 @@ int32_t cuvil_adapter_count(cuvil_model *model)
 cuvil_status cuvil_describe_adapter(cuvil_model *model, cuvil_adapter *const *list, int32_t index,
                                     cuvil_adapter_info *info)
 {
-    cuvil_status status = need_adapters(model, "cuvil_get_adapter");
+    cuvil_status status = cuvil_need_adapters(model, "cuvil_get_adapter");
     if (status == CUVIL_OK && info == NULL)
         status = cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_get_adapter: the result is NULL");
     if (status != CUVIL_OK)

@@ -52,8 +52,9 @@ cuvil_status cuvil_open_batch(cuvil_model *model)
         good = has_type(io, CUVIL_INT64, 3);
         int64_t changes = good ? constant_dim(model, io, 0) : 0;
         int64_t slots = good ? constant_dim(model, io, 1) : 0;
-        good = good && constant_dim(model, io, 2) == 8 && changes > 0 && changes <= 1024 &&
-               slots > 1 && slots <= 65536 && (i == 0 || slots == shapes[0].slots);
+        good = good && constant_dim(model, io, 2) == CUVIL_TABLE_COLUMNS && changes > 0 &&
+               changes <= 1024 && slots > 1 && slots <= 65536 &&
+               (i == 0 || slots == shapes[0].slots);
         shapes[i] = (cuvil_table_shape){(uint32_t)changes, (uint32_t)slots};
     }
     cuvil_status status =
@@ -257,7 +258,8 @@ static void set_tables(cuvil_context *context)
     for (uint32_t i = 0; i < model->adaptable_count; i++) {
         const cuvil_io *io = &model->inputs[cuvil_visible_inputs(model) + TABLES + i];
         cuvil_slot *slot = &context->inputs[cuvil_visible_inputs(model) + TABLES + i];
-        *slot = (cuvil_slot){.data = cuvil_pages_table(model->pages, i), .bytes = 8, .set = true};
+        *slot = (cuvil_slot){.data = cuvil_pages_table(model->pages, i),
+                             .bytes = sizeof(int64_t), .set = true};
         for (uint32_t axis = 0; axis < io->rank; axis++) {
             slot->dims[axis] = constant_dim(model, io, axis);
             slot->bytes *= slot->dims[axis];

@@ -227,7 +227,8 @@ cuvil_status cuvil_image_find(cuvil_model *model)
         return status;
     for (int i = 0; i < CUVIL_SECTION_COUNT; i++)
         if (model->header->sections[i].bytes % record_bytes[i] != 0 ||
-            (i != CUVIL_SECTION_WEIGHTS && i != CUVIL_SECTION_ADAPTERS && model->header->sections[i].bytes > UINT32_MAX))
+            (i != CUVIL_SECTION_WEIGHTS && i != CUVIL_SECTION_ADAPTERS &&
+             model->header->sections[i].bytes > UINT32_MAX))
             return cuvil_fail(CUVIL_ERROR_PACKAGE,
                               "corrupt package: section %d has %llu bytes, not a "
                               "multiple of %d",

@@ -56,7 +56,8 @@ typedef struct {
         uint64_t offset;
         uint64_t bytes;
     } sections[CUVIL_SECTION_COUNT];
-    uint32_t checksum; /* Adler-32 of the header up to here, then sections 0 to 10, 12, 13; 0: none */
+    uint32_t checksum; /* Adler-32 of the header up to here, then sections 0 to 10, 12 and 13; 0:
+                          not given */
     uint32_t reserved;
 } cuvil_image_header; /* 280 bytes; offsetof(checksum) = 272 */
 

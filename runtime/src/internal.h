@@ -36,7 +36,7 @@ struct cuvil_adapter {
     int64_t *ends;                      /* of each: panels to merge in it and all before it */
     void *mapped;                       /* a file's mapping; NULL: part of the image */
     cuvil_page_table pages;             /* of a batched model's */
-    int64_t users;                      /* contexts that hold it, each as often as it is in a batch */
+    int64_t users;                      /* contexts that hold it, as often as in a batch */
     bool unloaded;                      /* and alive for them alone */
     cuvil_adapter *next;
 };
@@ -222,6 +222,8 @@ cuvil_status cuvil_find_followers(cuvil_model *model);
 cuvil_adapter *cuvil_find_adapter(cuvil_adapter *list, const char *name);
 cuvil_status cuvil_unknown_adapter(const cuvil_adapter *list, const char *name);
 cuvil_status cuvil_list_adapters(cuvil_model *model);
+/* An error for a model that takes none, or NULL. */
+cuvil_status cuvil_need_adapters(const cuvil_model *model, const char *function);
 void cuvil_drop_adapter(cuvil_model *model, cuvil_adapter *adapter);
 void cuvil_drop_adapters(cuvil_model *model, cuvil_adapter **list);
 cuvil_status cuvil_load_into(cuvil_model *model, cuvil_adapter **list, const char *path,
@@ -230,8 +232,8 @@ cuvil_status cuvil_unload_from(cuvil_model *model, cuvil_adapter **list, const c
 int32_t cuvil_count_adapters(cuvil_model *model, cuvil_adapter *const *list);
 cuvil_status cuvil_describe_adapter(cuvil_model *model, cuvil_adapter *const *list, int32_t index,
                                     cuvil_adapter_info *info);
-/* adapter_check.c. What can be told from a header of a file of so many bytes; then the rest, once all
- * of it is in memory. `place`: for messages. */
+/* adapter_check.c. What can be told from a header of a file of so many bytes; then the rest, once
+ * all of it is in memory. `place`: for messages. */
 cuvil_status cuvil_check_adapter_header(const cuvil_model *model,
                                         const cuvil_adapter_header *header, uint64_t bytes,
                                         const char *place);

@@ -12,7 +12,7 @@
 #define MOST_BYTES (UINT64_C(1) << 36) /* of addresses, not of memory */
 #define LEAST_BYTES (UINT64_C(1) << 26)
 #define BUCKETS 4096u /* a power of two */
-#define COLUMNS 8u    /* of a table */
+#define COLUMNS CUVIL_TABLE_COLUMNS
 
 struct cuvil_page_run {
     cuvil_page_run *next;  /* by place */

@@ -11,6 +11,7 @@
 #include "adapter.h"
 
 #define CUVIL_PAGE_BYTES 4096u
+#define CUVIL_TABLE_COLUMNS 8 /* COLUMNS of cuvilc/dialect/ops/lora_batch.py */
 
 typedef struct cuvil_pages cuvil_pages;
 typedef struct cuvil_page_run cuvil_page_run;

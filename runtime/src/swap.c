@@ -39,8 +39,6 @@ cuvil_status cuvil_open_views(cuvil_model *model)
     pthread_cond_init(&model->idle, NULL);
     uint32_t count = model->adaptable_count;
     size_t panels = 0;
-    if (count == 0)
-        return CUVIL_OK;
     model->shadow_offsets = calloc(count, sizeof(uint64_t));
     model->first_panels = calloc(count, sizeof(size_t));
     for (int i = 0; i < CUVIL_VIEWS; i++)
@@ -177,8 +175,8 @@ static int32_t merge(const merging *all, const cuvil_adapter_entry *entry, int64
 
 /* A job over the panels of all entries, one behind the other: threads meet once a swap, not once a
  * weight, which counts where other work keeps them off their cores. */
-static int32_t merge_panels(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,
-                            void *scratch)
+static int32_t merge_panels(void *const *buffers, const int64_t *scalars, int64_t begin,
+                            int64_t end, void *scratch)
 {
     const merging *all = buffers[0];
     const int64_t *ends = all->adapter->ends;
@@ -235,7 +233,8 @@ static void fill_panels(cuvil_model *model, cuvil_view *view, uint32_t site, uin
 /* All places of the view as the adapter has them. Nobody reads the view meanwhile. */
 static cuvil_status fill(cuvil_model *model, cuvil_view *view, const cuvil_adapter *adapter)
 {
-    const cuvil_adapter_entry *entry = adapter->entries, *end = entry + adapter->header->entry_count;
+    const cuvil_adapter_entry *entry = adapter->entries;
+    const cuvil_adapter_entry *end = entry + adapter->header->entry_count;
     for (uint32_t site = 0; site < model->adaptable_count; site++) {
         view->places[site] = pristine(model, site);
         if (entry == end || entry->site != site)
@@ -304,11 +303,8 @@ static cuvil_status put_to_use(cuvil_model *model, const char *name)
 
 cuvil_status cuvil_use_adapter(cuvil_model *model, const char *name)
 {
-    if (model == NULL)
-        return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_use_adapter: the model is NULL");
-    if (model->adaptable_count == 0 && name != NULL)
-        return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
-                          "this package takes no adapters: it was not built with --lora swap");
+    if (model == NULL || (model->adaptable_count == 0 && name != NULL))
+        return cuvil_need_adapters(model, "cuvil_use_adapter");
     if (model->pages != NULL && name != NULL)
         return cuvil_fail(CUVIL_ERROR_NO_ADAPTER,
                           "this package was built with --lora batch: adapters are given to a run "
