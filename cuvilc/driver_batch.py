@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuvilc import driver_swap
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import fail
 
+if TYPE_CHECKING:
+    from cuvilc.driver import BuildRequest
+    from cuvilc.driver_lora import Attached
+
 _LINEAR = "linear"
 
 
-def attach(program: Any, request: Any, attached: Any) -> None:
+def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     """Make batched parameters of the weights that the adapters change and later ones may.
 
     Without `--lora-modules` later adapters may change what those of the build do, and all linear

@@ -110,10 +110,10 @@ def read(places: Sequence[tuple[Path, str]]) -> tuple[Adapter, ...]:
     if twice:
         from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 
-        places_ = [str(a.place) for a in found if a.name == twice[0]]
+        both = [str(a.place) for a in found if a.name == twice[0]]
         raise fail(
             codes.NO_SUCH_MODE, f"two adapters are called `{twice[0]}`",
-            evidence="\n".join(places_), help="name one with `--adapter DIR:NAME`",
+            evidence="\n".join(both), help="name one with `--adapter DIR:NAME`",
         )  # fmt: skip
     return tuple(found)
 
@@ -124,14 +124,6 @@ def _fold(program: Any, request: BuildRequest, attached: Attached) -> None:
     insert(program, attached.sites, attached.adapters)
 
 
-def _swap(program: Any, request: BuildRequest, attached: Attached) -> None:
-    driver_swap.attach(program, request, attached)
-
-
-def _batch(program: Any, request: BuildRequest, attached: Attached) -> None:
-    driver_batch.attach(program, request, attached)
-
-
 def embedded(attached: Attached | None) -> Any:
     """What gives the adapters that travel in the package, for BuildOptions; None where none do."""
     if attached is None or attached.mode == FOLD:
@@ -140,7 +132,7 @@ def embedded(attached: Attached | None) -> Any:
 
 
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {
-    FOLD: _fold, SWAP: _swap, BATCH: _batch,
+    FOLD: _fold, SWAP: driver_swap.attach, BATCH: driver_batch.attach,
 }  # fmt: skip
 
 

@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.diagnostics import fail
 
+if TYPE_CHECKING:
+    from cuvilc.driver import BuildRequest
+    from cuvilc.driver_lora import Attached
 
-def attach(program: Any, request: Any, attached: Any) -> None:
+
+def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     """Make parameters of the weights that the adapters change, and of those that later ones may.
 
     CUV744, CUV760.
@@ -29,7 +33,7 @@ def attach(program: Any, request: Any, attached: Any) -> None:
     make_parameters(program, [*attached.sites, *later])
 
 
-def check(request: Any) -> None:
+def check(request: BuildRequest) -> None:
     """Whether a package of these options can have adapters of its own. CUV744."""
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 

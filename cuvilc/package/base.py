@@ -54,7 +54,7 @@ def open_base(path: Path) -> Base:
             f"`{path.name}` was built without `--lora swap` or `batch`",
             place=str(path),
         )
-    table = tuple(_site(w, i, lora["weights"]) for i, w in enumerate(lora["weights"]))
+    table = tuple(_site(w) for w in lora["weights"])
     identity = bytes.fromhex(lora["fingerprint"])
     if fingerprint(table, metadata["weights"]["sha256"]) != identity:
         message = "the fingerprint is not that of the weights it lists"
@@ -63,7 +63,8 @@ def open_base(path: Path) -> Base:
     return Base(path, table, identity, places, lora["mode"] == "batch")
 
 
-def _site(weight: Mapping[str, Any], number: int, every: list[Any]) -> Adaptable:
+def _site(weight: Mapping[str, Any]) -> Adaptable:
+    """A row of the table, from the metadata's."""
     parts = tuple(Part(**p) for p in weight["parts"])
     shape = tuple(weight["shape"])
     size = TensorType(shape, weight["dtype"], weight["layout"]).size_bytes
