@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ import fake_models
 import numpy as np
 import pytest
 from fake_package import INPUT, KERNEL, OUTPUT, Image
+from threads import THREADS, on_threads
 
 BATCH = np.random.default_rng(0).standard_normal((40, fake_models.K)).astype(np.float32)
 
@@ -47,23 +47,17 @@ def test_requests_share_runs_and_get_their_own_rows(model) -> None:
 
 
 def test_many_threads(model) -> None:
-    wrong: list[int] = []
-
-    def ask(number: int, batcher: cuvil.Batcher) -> None:
-        rng = np.random.default_rng(number)
-        for _ in range(20):
-            part = rng.standard_normal((rng.integers(1, 4), fake_models.K)).astype(np.float32)
-            if not np.allclose(batcher({"x": part})["y"], part @ fake_models.WEIGHT, atol=1e-5):
-                wrong.append(number)
-
     with cuvil.Batcher(model, wait_s=0.001) as batcher:
-        threads = [threading.Thread(target=ask, args=(i, batcher)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
-        assert batcher.runs < 160, "160 requests, some of which shared a run"
+
+        def ask(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(20):
+                part = rng.standard_normal((rng.integers(1, 4), fake_models.K)).astype(np.float32)
+                found = batcher({"x": part})["y"]
+                np.testing.assert_allclose(found, part @ fake_models.WEIGHT, atol=1e-5)
+
+        on_threads(ask)
+        assert batcher.runs < 20 * THREADS, "some requests shared a run"
 
 
 def test_a_request_at_fault_fails_alone(load) -> None:
