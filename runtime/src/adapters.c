@@ -37,6 +37,17 @@ void cuvil_drop_adapter(cuvil_model *model, cuvil_adapter *adapter)
     free(adapter);
 }
 
+/* The memory of a file's tensors, which lie in pages by now. */
+static void forget_tensors(unsigned char *mapped)
+{
+    const cuvil_adapter_header *header = (const void *)mapped;
+    const char *end = cuvil_adapter_strings(header) + header->string_bytes;
+    uint64_t kept = ((uint64_t)((const unsigned char *)end - mapped) + CUVIL_PAGE_BYTES - 1) /
+                    CUVIL_PAGE_BYTES * CUVIL_PAGE_BYTES;
+    if (kept < header->bytes)
+        madvise(mapped + kept, header->bytes - kept, MADV_DONTNEED);
+}
+
 /* Check an adapter's bytes and list it under `name` (NULL: its own). Takes what was mapped for it
  * over, on success. */
 static cuvil_status enter(cuvil_model *model, cuvil_adapter **list, const void *data,
@@ -73,6 +84,8 @@ static cuvil_status enter(cuvil_model *model, cuvil_adapter **list, const void *
                      adapter->name);
     else {
         adapter->mapped = mapped;
+        if (mapped != NULL && model->pages != NULL)
+            forget_tensors(mapped);
         cuvil_adapter **last = list;
         while (*last != NULL)
             last = &(*last)->next;
