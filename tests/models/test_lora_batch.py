@@ -172,6 +172,8 @@ def test_threads_load_and_unload_while_others_run(batched: Batched, tmp_path: Pa
 
 def test_what_a_batch_cannot_take_is_refused(batched: Batched, tmp_path: Path) -> None:
     others = [(c, o) for n, c, o in CASES if n == batched.name and not _fits(o)]
+    if not others:
+        pytest.skip("a batch takes all cases of this model")
     for case, options in others:
         lora_models.adapt(batched.name, tmp_path / case, **options)
         request = BuildRequest(

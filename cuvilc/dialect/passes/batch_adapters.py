@@ -22,6 +22,14 @@ VERSION = 1
 
 RANK, POOL = "lora_rank_", "lora_pool_"  # symbols
 SLOTS = 4096  # adapters at once, and the slot of none
+# Of an operand of the result's shape these keep the axes where they are.
+_PASSING = frozenset(
+    f"ai.{name}"
+    for name in (
+        "elemwise_add", "elemwise_mul", "elemwise_sub", "relu", "gelu", "silu", "layer_norm",
+        "rms_norm", "tanh", "cast",
+    )
+)  # fmt: skip
 
 
 def run(program: Program, context: PassContext) -> None:
@@ -109,15 +117,6 @@ def _rows_are_the_batch(x: Value, batch: Dim) -> bool:
             before = alike[0] if alike and owner.name in _PASSING else None
         value = before
     return value is not None and mod(product(t.shape[:-1]), batch) == 0
-
-
-_PASSING = frozenset(
-    f"ai.{name}"
-    for name in (
-        "elemwise_add", "elemwise_mul", "elemwise_sub", "relu", "gelu", "silu", "layer_norm",
-        "rms_norm", "tanh", "cast",
-    )
-)  # fmt: skip
 
 
 def _no_place(program: Program, why: str, layer: Operation | None = None) -> Exception:
