@@ -78,7 +78,8 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
                 if c.reader.kind in _KINDS and c.reader.role == "weight" and c.reader.axis >= 0
                 and c.reader.use not in taken
             ]  # fmt: skip
-            if own and not claims.is_further_call(path) and _fits(pattern, own[0]):
+            own = claims.one_weight(own)
+            if own and _fits(pattern, own[0]):
                 taken |= {c.reader.use for c in own}
                 found += _sites(path, own)
     return Sites(tuple(found))

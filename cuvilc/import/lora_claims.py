@@ -104,8 +104,10 @@ class Claims:
     by_path: dict[str, dict[str, list[Claim]]] = field(default_factory=dict)
     by_end: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     disowned: dict[str, list[Claim]] = field(default_factory=lambda: defaultdict(list))
-    named: set[str] = field(default_factory=set)  # modules that some weight's name is of
+    # Keys of the weights whose names are of a module, by module and parameter.
+    named: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     counted: dict[str, list[str]] = field(default_factory=dict)  # paths like those of further calls
+    _known: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.named = self.index.named()
@@ -124,24 +126,40 @@ class Claims:
     def _of(self, weight: Weight, reader: Reader) -> Iterator[tuple[str, Claim]]:
         for name, path, parameter in reader.paths:
             claim = Claim(path, weight, reader, f"the name `{name}`", True)
-            if self.agree(path, reader.scope):
+            if self.agree(path, reader.scope, parameter, weight.key):
                 yield parameter, claim
             else:
                 self.disowned[parameter].append(claim)
         role = "weight" if reader.role == PACKED else reader.role
-        if reader.scope and role and not _made_here(weight, reader):
+        own = [path for _, path, parameter in reader.paths if parameter == role]
+        again = any(self.same_call(path, reader.scope, role, weight.key) for path in own)
+        if reader.scope and role and not again and not _made_here(weight, reader):
             evidence = f"node `{reader.label}`"
             yield role, Claim(reader.scope, weight, reader, evidence, False)
 
-    def agree(self, path: str, scope: str) -> bool:
+    def agree(self, path: str, scope: str, parameter: str = "", key: str = "") -> bool:
         """Whether a weight named as `path`'s may be read by a node of the module `scope`."""
         if not scope or is_within(path, scope) or is_within(scope, path):
             return True
-        return self.same_call(path, scope) or relate(path, scope) is not None
+        return self.same_call(path, scope, parameter, key) or relate(path, scope) is not None
 
-    def same_call(self, path: str, scope: str) -> bool:
-        """Whether `scope` is another call of module `path`, and not a module of its own."""
-        return scope not in self.named and is_same_call(path, scope)
+    def same_call(self, path: str, scope: str, parameter: str = "", key: str = "") -> bool:
+        """Whether `scope` is another call of module `path`, and not a module of its own.
+
+        A module of that name may be there besides: then nodes of both stand in one scope. What
+        such a node reads is the other's where the name's own module has another weight than `key`.
+        """
+        if not is_same_call(path, scope):
+            return False
+        homonyms = self._homonyms(scope)
+        own = [self.named[name].get(parameter, set()) for name in homonyms]
+        return not homonyms or any(keys and key and key not in keys for keys in own)
+
+    def _homonyms(self, scope: str) -> tuple[str, ...]:
+        """Modules by the names of weights that a scope may be."""
+        if scope not in self._known:
+            self._known[scope] = tuple(n for n in self.named if relate(n, scope) is not None)
+        return self._known[scope]
 
     def related(self, want: Wanted) -> list[tuple[Relation, str]]:
         """Modules that the wanted one may be, the best first."""
@@ -152,21 +170,49 @@ class Claims:
     def at(self, parameter: str, path: str) -> list[Claim]:
         """The claims of module `path`, of its further calls too."""
         claims = self.by_path.get(parameter, {})
-        own = list(claims.get(path, ()))
-        keys = {c.weight.key for c in own}
+        own = self._without_calls(parameter, path)
+        first = list(own)
         for other in self.counted.get(parameter, ()):
-            if self.same_call(path, other):
-                again = claims[other]
-                own += [c for c in again if c.weight.key in keys or self._equal(c, own)]
+            if not is_same_call(path, other):
+                continue
+            again = claims[other]
+            if not self.same_call(path, other):  # a module of its own: without what it keeps
+                kept = self._without_calls(parameter, other)
+                again = [c for c in again if c not in kept]
+            own += [c for c in again if self._is_among(c, first)]
         return own
 
+    def _without_calls(self, parameter: str, path: str) -> list[Claim]:
+        """A module's claims less those that are further calls of another, `fc` for `fc_1`: the
+        other has the same weight, and this one has one of its own or is in no weight's name.
+        """
+        claims = self.by_path.get(parameter, {})
+        own = list(claims.get(path, ()))
+        if path not in self.counted.get(parameter, ()) or any(c.named for c in own):
+            return own
+        others = [c for p in claims if is_same_call(p, path) for c in claims[p]]
+        left = [c for c in own if not self._is_among(c, others)]
+        return own if self._homonyms(path) and not left else left
+
+    def _is_among(self, claim: Claim, others: list[Claim]) -> bool:
+        """Whether the claim is to the weight of one of these, or to a copy of it."""
+        keys = {c.weight.key for c in others}
+        return claim.weight.key in keys or self._equal(claim, others)
+
     def _equal(self, claim: Claim, own: list[Claim]) -> bool:
-        """Whether a weight is another copy of one of these: equal, and not all one number."""
+        """Whether a weight is another copy of one of these, perhaps turned: equal, and not all one
+        number.
+        """
         mine = self.index.array(claim.weight)
         if mine is None or mine.size == 0 or (mine == mine.flat[0]).all():
             return False
-        arrays = [self.index.array(c.weight) for c in own]
-        return any(a is not None and a.shape == mine.shape and (a == mine).all() for a in arrays)
+        for other in own:
+            theirs = self.index.array(other.weight)
+            if theirs is not None and theirs.ndim == 2 and other.reader.axis != claim.reader.axis:
+                theirs = theirs.T
+            if theirs is not None and theirs.shape == mine.shape and (theirs == mine).all():
+                return True
+        return False
 
     def disowned_by(self, want: Wanted) -> list[Claim]:
         """Weights of the wanted name that only other modules' nodes read."""
@@ -180,18 +226,12 @@ class Claims:
         related = [(r.order, p) for p in paths if (r := relate(want.module, p))]
         return min(related)[1] if related else ""
 
-    def is_further_call(self, path: str) -> bool:
-        """Whether `path` is another call of a module that has the same weight."""
-        if path not in self.counted.get("weight", ()):
-            return False
-        mine = self.by_path["weight"][path]
-        for other in self.by_path["weight"]:
-            if self.same_call(other, path):
-                own = self.by_path["weight"][other]
-                keys = {c.weight.key for c in own}
-                if any(c.weight.key in keys or self._equal(c, own) for c in mine):
-                    return True
-        return False
+    def one_weight(self, claims: list[Claim]) -> list[Claim]:
+        """Those to one weight and its copies; none where claims to others are as good."""
+        first = next((c for c in claims if c.named), claims[0] if claims else None)
+        own = [c for c in claims if first and self._is_among(c, [first])]
+        named = any(c.named for c in own)
+        return own if not any(c.named or not named for c in claims if c not in own) else []
 
     @cached_property
     def modules(self) -> list[str]:

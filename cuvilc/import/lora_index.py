@@ -73,11 +73,14 @@ class Index:
         stored = weight.quantised or packed
         return None if stored else self.program.constant_array(weight.value)
 
-    def named(self) -> set[str]:
-        """Modules that a name of a weight is of."""
-        return {
-            path for w in self.weights for r in w.readers for _, path, _ in r.paths
-        }  # fmt: skip
+    def named(self) -> dict[str, dict[str, set[str]]]:
+        """Keys of weights by the module and the parameter that a name of theirs is of."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for weight in self.weights:
+            for reader in weight.readers:
+                for _, path, parameter in reader.paths:
+                    found.setdefault(path, {}).setdefault(parameter, set()).add(weight.key)
+        return found
 
 
 def index(program: ir.Program) -> Index:

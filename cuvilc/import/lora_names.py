@@ -114,13 +114,20 @@ def closest(path: str, found: Iterable[str]) -> str | None:
 
 def is_same_call(path: str, other: str) -> bool:
     """Whether `other` may be `path` in a module's second call: the TorchScript exporter counts
-    calls, `block_1.fc` for `block.fc`. Modules may be called so too.
+    calls, `block_1.fc` for `block.fc`. Modules may be called so too. What stands before may
+    differ as `relate` has it: that exporter leaves out a container that is not called itself.
     """
     mine, theirs = path.split("."), other.split(".")
-    if len(mine) != len(theirs) or mine == theirs:
+    common = counted = 0
+    for a, b in zip(reversed(mine), reversed(theirs), strict=False):
+        again = re.fullmatch(rf"{re.escape(a)}_\d+", b) is not None
+        if a != b and not again:
+            break
+        common, counted = common + 1, counted + again
+    if not counted:
         return False
-    pairs = zip(mine, theirs, strict=True)
-    return all(a == b or re.fullmatch(rf"{re.escape(a)}_\d+", b) for a, b in pairs)
+    plain = [*theirs[: len(theirs) - common], *mine[len(mine) - common :]]
+    return plain == mine or relate(path, ".".join(plain)) is not None
 
 
 def is_within(inner: str, outer: str) -> bool:
