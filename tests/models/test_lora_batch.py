@@ -231,10 +231,16 @@ class Turned(torch.nn.Module):
         return torch.relu(self.layer(x.transpose(0, 1)))
 
 
-def test_rows_that_are_not_the_batch_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("length", "open_axes"), [(3, {0: "b", 1: "s"}), (3, {}), (2, {})],
+    ids=["open", "fixed", "as long as the batch"],
+)  # fmt: skip
+def test_rows_that_are_not_the_batch_are_refused(
+    tmp_path: Path, length: int, open_axes: dict[int, str]
+) -> None:
     torch.onnx.export(
-        Turned().eval(), (torch.zeros(2, 3, 8),), str(tmp_path / "model.onnx"), dynamo=False,
-        input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "b", 1: "s"}},
+        Turned().eval(), (torch.zeros(2, length, 8),), str(tmp_path / "model.onnx"), dynamo=False,
+        input_names=["x"], output_names=["y"], dynamic_axes={"x": open_axes},
     )  # fmt: skip
     request = BuildRequest(
         tmp_path / "model.onnx", tmp_path / "p.cuvil", vectors=0, lora="batch",

@@ -7,6 +7,8 @@ as the greatest rank of the run, the pool, and a table for each parameter in the
 
 from __future__ import annotations
 
+from typing import Any
+
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, mod, product, symbol
@@ -57,6 +59,7 @@ class _Hidden:
         if not shape:
             raise _no_place(program, "the first input has no axis that could be the batch")
         self.batch: Dim = shape[0]
+        self.turned = _turned(block, self.batch)
         types = {
             "lora slots": TensorType((self.batch,), "int64"),
             "lora rank": TensorType((symbol(RANK),), "uint8"),
@@ -89,7 +92,7 @@ def _adapt(program: Program, use: Operation, place: int, hidden: _Hidden, number
     x, w = use.operands
     if ir.type_of(x).dtype != "float32":
         raise _no_place(program, f"the product is of {ir.type_of(x).dtype}", use)
-    if not _rows_are_the_batch(x, hidden.batch):
+    if x in hidden.turned or not _rows_are_the_batch(x, hidden.batch):
         shape = ir.type_of(x)
         raise _no_place(program, f"the rows of {shape} are not those of the batch", use)
     held = (hidden.slots, hidden.tables[number], hidden.pool)
@@ -97,6 +100,22 @@ def _adapt(program: Program, use: Operation, place: int, hidden: _Hidden, number
         t = ir.build("ai.lora_shrink", x, *held, rank=symbol(RANK))
         y = ir.build("ai.lora_matmul", x, w, t, *held, transpose_b=attrs["transpose_b"])
     ir.replace(use, y)
+
+
+def _turned(main: Any, batch: Dim) -> set[Value]:
+    """The values that depend on a transpose which put another axis of the batch's size first: from
+    there on sizes do not tell which of the two is the batch.
+    """
+    live, turned = set(main.arguments), set[Value]()
+    for operation in ir.walk(main):
+        if not live.intersection(operation.operands):
+            continue
+        live.update(operation.results)
+        moved = operation.name == "ai.transpose" and ir.attrs(operation)["perm"][:1] != (0,)
+        first = ir.type_of(operation.results[0]).shape[:1] if moved else ()
+        if first == (batch,) or turned.intersection(operation.operands):
+            turned.update(operation.results)
+    return turned
 
 
 def _rows_are_the_batch(x: Value, batch: Dim) -> bool:
