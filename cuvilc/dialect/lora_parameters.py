@@ -15,7 +15,7 @@ from . import ir
 from . import lora_codes as codes
 from .lora_packed import MOVES, Use, Uses, known
 from .lora_sites import Site, Sites
-from .lora_values import Array, round_once
+from .lora_values import TURNED, Array, is_turned, round_once
 from .op import OPS
 from .types import numpy_dtype
 
@@ -45,6 +45,10 @@ class Parameters:
                 raise no_place(change.path, f"the program has no parameter `{parameter}` of it")
             for number, site in found:
                 laid = _laid(site, change, array)
+                if site.kind == "linear" and is_turned(
+                    laid, _part(site, self._array(number, site))
+                ):
+                    raise no_place(change.path, TURNED)
                 key = f"{change.path}.{parameter}+{adapter.name}"
                 self._set(number, site, laid, key)
 

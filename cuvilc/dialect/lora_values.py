@@ -17,11 +17,31 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+TURNED = (
+    "its weight, saved whole, is the base's transposed: that of a Conv1D where the configuration "
+    "does not say `fan_in_fan_out`, or the other way round"
+)
 _BLOCK_ELEMENTS = 1 << 16  # 512 KiB of float64
 # A product of fewer multiplications is no work to share: BLAS then wakes no threads, which on a
 # busy machine takes longer than the product.
 _ALONE = 1 << 18
 _LOW_RANK = 64
+
+
+def is_turned(saved: Array, base: Array) -> bool:
+    """Whether a square weight that an adapter brings whole is the transpose of what the base has.
+
+    A module saved whole was trained on from the base's weights, so it is like them: turned the
+    wrong way, its correlation with them is far less than the other way round. (A Linear's and a
+    Conv1D's square weights look the same, and files do not say which they are of.) False where
+    neither way is like the base.
+    """
+    if saved.ndim != 2 or saved.shape != base.shape or saved.shape[0] != saved.shape[1] > 1:
+        return False
+    a, b = saved.astype(np.float64), base.astype(np.float64)
+    scale = float(np.linalg.norm(a) * np.linalg.norm(b))
+    straight, turned = float(np.vdot(a, b)), float(np.vdot(a.T, b))
+    return scale > 0 and turned > max(0.5 * scale, straight + 0.25 * scale)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,26 @@ def test_replaced_parameters(conv1d: bool) -> None:
     close(run(program), relu(X @ w.T + b))
 
 
+def test_square_weight_turned_the_wrong_way() -> None:
+    """The base tells which way round a weight lies that was trained on from it."""
+
+    def put(saved: np.ndarray) -> np.ndarray:
+        program = make({"x": f"[n,{K}]"}, lambda m, x: m.relu(m.matmul(x, m.weight(K, K))))
+        assert np.array_equal(program.weights["w1"], base)
+        change = ModuleChange("q", replaced={"weight": saved})
+        insert(program, Sites((site(program, size=K),)), [adapter(change)])
+        return run(program)
+
+    base = make({"x": f"[n,{K}]"}, lambda m, x: m.matmul(x, m.weight(K, K))).weights["w1"]
+    tuned = base + 0.2 * values(K, K, seed=3)  # [K in, K out]
+    close(put(tuned.T), relu(X @ tuned))  # torch's Linear: [N, K]
+    with pytest.raises(CuvilError, match="the base's transposed") as error:
+        put(tuned)
+    assert code(error) == "CUV743"
+    fresh = values(K, K, seed=4)  # like the base neither way
+    close(put(fresh.T), relu(X @ fresh))
+
+
 def test_packed_weight() -> None:
     def body(m, x):
         packed = m.weight(4, 16, low=0, high=255, dtype="uint8")
