@@ -46,16 +46,22 @@ def check(request: BuildRequest) -> None:
 
 
 def later_sites(program: Any, sites: Iterable[Any], pattern: str) -> list[Any]:
-    """Places of modules that match the pattern, for adapters that come later."""
+    """Places of modules that match the pattern, for adapters that come later. None has the name of
+    one of `sites`, which a map may have given to another module: a name means one weight.
+    """
     from cuvilc.dialect.lora_exchange import is_exchangeable  # noqa: PLC0415
 
     attaching = import_module("cuvilc.import.lora_attach")
+    sites = list(sites)
     taken = {use for site in sites for use in site.uses}
+    names = {(site.module, site.parameter) for site in sites}
     with program:
         return [
             site
             for site in attaching.all_sites(program, pattern)
-            if is_exchangeable(site) and not taken.intersection(site.uses)
+            if is_exchangeable(site)
+            and not taken.intersection(site.uses)
+            and (site.module, site.parameter) not in names
         ]
 
 
@@ -111,7 +117,14 @@ def resolve(adapter: Adapter, table: Iterable[Any]) -> dict[str, ModuleChange]:
             near = get_close_matches(change.path, known, 1, 0.4)
             hint = f" (nearest: `{near[0]}`)" if near and module not in known else ""
             lost += [f"`{change.path}.{p}`{hint}" for p in missing]
-        found[module] = change
+        twice = found.setdefault(module, change)
+        if twice is not change:
+            raise fail(
+                codes.NOT_IN_PACKAGE,
+                f"adapter `{adapter.name}` changes `{twice.path}` and `{change.path}`, and both may"
+                f" be `{module}`, of which the package has one",
+                place=str(adapter.place),
+            )
     if lost:
         raise fail(
             codes.NOT_IN_PACKAGE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -17,9 +17,10 @@ _Use = tuple[Operation, int]
 
 
 def is_exchangeable(site: Site) -> bool:
-    """Whether the site's weight is a constant of its own, of floats."""
-    owner = ir.defining(site.value)
-    return owner is not None and owner.name == "ai.constant" and ir.type_of(site.value).is_float
+    """Whether the site's weight is a constant of floats: a tensor, or one number in every place."""
+    owner, t = ir.defining(site.value), ir.type_of(site.value)
+    stored = owner is not None and owner.name in ("ai.constant", "ai.full")
+    return stored and t.is_float and t.is_static
 
 
 def make_parameters(program: Program, sites: Iterable[Site], batched: bool = False) -> int:
@@ -35,7 +36,7 @@ def make_parameters(program: Program, sites: Iterable[Site], batched: bool = Fal
             if not is_exchangeable(site):
                 raise _not_exchangeable(program, site)
             groups.setdefault((site.value, site.uses), []).append(site)
-        for (value, uses), group in groups.items():
+        for (value, uses), group in _stored(program, groups):
             group.sort(key=lambda s: s.start)
             parts = tuple((s.module, s.parameter, s.kind, s.start, s.size) for s in group)
             casts = [u for u in uses if u[0].name == "ai.cast"]
@@ -45,6 +46,24 @@ def make_parameters(program: Program, sites: Iterable[Site], batched: bool = Fal
                 _parameter(value, rest, group[0].out_axis, parts, batched)
         ir.drop_unused(ir.body(program.function("main")))
     return len(groups)
+
+
+def _stored(
+    program: Program, groups: Mapping[tuple[Value, tuple[_Use, ...]], list[Site]]
+) -> Iterator[tuple[tuple[Value, tuple[_Use, ...]], list[Site]]]:
+    """The groups with every value an `ai.constant`: a bias of zeros is an `ai.full` till here."""
+    for (value, uses), group in groups.items():
+        owner = ir.defining(value)
+        assert owner is not None
+        if owner.name == "ai.full":
+            array = np.ascontiguousarray(program.constant_array(value))
+            site = group[0]
+            with ir.after(owner):
+                held = ir.constant(program, array, f"{site.module}.{site.parameter}")
+            for operation, index in uses:
+                operation.operands[index] = held
+            value = held
+        yield (value, uses), group
 
 
 def _parameter(
