@@ -60,9 +60,15 @@ def _end(path: str) -> str:
 
 
 def as_outputs(want: Wanted, kind: str, tensor: Array) -> Array:
-    """A checkpoint's tensor as [N, ...], outputs first; `kind` is that of its use."""
-    turned = want.change.fan_in_fan_out and kind == "linear"
-    return tensor.T if turned or kind == "embedding" else tensor
+    """A checkpoint's tensor as [N, ...], outputs first; `kind` is that of its use.
+
+    Of a linear layer's factors the sizes tell first: whether a layer is GPT-2's Conv1D, [K, N], the
+    configuration says for all alike. A square one is as it says, or see `holds`.
+    """
+    turned = want.change.fan_in_fan_out
+    if want.kind == kind == "linear" and tensor.ndim == 2 and tensor.shape[0] != tensor.shape[1]:
+        turned = tensor.shape == want.matrix[::-1]
+    return tensor.T if kind == "embedding" or (turned and kind == "linear") else tensor
 
 
 def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
@@ -72,7 +78,9 @@ def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
     if array is None:
         return None
     rows = np.moveaxis(array, at.axis, 0)[at.start : at.start + at.size]
-    return equals(rows, as_outputs(want, reader.kind, tensor))
+    mine = as_outputs(want, reader.kind, tensor)
+    square = want.kind == reader.kind == "linear" and mine.ndim == 2
+    return equals(rows, mine) or (square and equals(rows, mine.T))
 
 
 def equals(rows: Array, tensor: Array) -> bool:

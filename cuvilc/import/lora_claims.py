@@ -234,6 +234,19 @@ class Claims:
         return own if not any(c.named or not named for c in claims if c not in own) else []
 
     @cached_property
+    def nameless(self) -> dict[Shape, list[Claim]]:
+        """Uses of weights of which no name tells the module, nor that of their node, by the sizes
+        of the weight in order.
+        """
+        found: dict[Shape, list[Claim]] = defaultdict(list)
+        for weight in self.index.weights:
+            for reader in weight.readers:
+                if not reader.scope and not any(path for _, path, _ in reader.paths):
+                    claim = Claim("", weight, reader, f"node `{reader.label}`", False)
+                    found[tuple(sorted(weight.shape))].append(claim)
+        return found
+
+    @cached_property
     def modules(self) -> list[str]:
         """Every module that has a weight of any role, sorted."""
         return sorted({path for paths in self.by_path.values() for path in paths if path})

@@ -280,6 +280,9 @@ class Search:
             elif self._unsure(claim, found) and self.settings.get(want) is None:
                 why = "other modules have this weight too, and a node that reads it is of none"
                 problem = failures.ambiguous(want, why, [c for c, _ in found])
+            elif (twin := self._twin(want, claim, found)) and self.settings.get(want) is None:
+                why = "another weight has the same values, and a node that reads it is of no module"
+                problem = failures.ambiguous(want, why, [claim, twin])
             if problem is not None:
                 self.problems.put(problem)
                 return True
@@ -311,6 +314,24 @@ class Search:
         array = self.claims.index.array(claim.weight)
         uniform = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
         return uniform and len({r.use for r in alike}) > 1
+
+    def _twin(self, want: Wanted, claim: Claim, found: _Found) -> Claim | None:
+        """A weight without a name, read by a node without one, that may be a copy of the claim's:
+        an optimiser transposed what one of two tied modules, or one of two calls, reads.
+        """
+        mine = self.claims.index.array(claim.weight)
+        if mine is None or mine.size == 0 or bool((mine == mine.flat[0]).all()):
+            return None
+        own = {c.weight.key for c, _ in found}
+        for other in self.claims.nameless.get(tuple(sorted(mine.shape)), ()):
+            theirs = self.claims.index.array(other.weight)
+            kind = want.kind in ("", other.reader.kind)
+            if theirs is None or other.weight.key in own or not kind:
+                continue
+            turns = (theirs, theirs.T) if theirs.ndim == 2 else (theirs,)
+            if any(t.shape == mine.shape and bool((t == mine).all()) for t in turns):
+                return other
+        return None
 
     def _taken_by_other(self, want: Wanted, found: _Found) -> bool:
         for claim, at in found:
