@@ -68,12 +68,16 @@ def later_sites(program: Any, sites: Iterable[Any], pattern: str) -> list[Any]:
 def embedded(adapters: Sequence[Adapter], emitted: Any) -> Callable[[bytes], list[bytes]]:
     """The adapters as they go into the package with this plan, given its fingerprint. CUV761."""
     table = emitted.plan.adaptable
-    resolved = [(a, resolve(a, table)) for a in adapters]
+    batched = emitted.plan.hidden_inputs > 0
+    resolved = [(a, resolve(a, table, batched)) for a in adapters]
 
     def encode_all(base: bytes) -> list[bytes]:
         from cuvilc.package.cuvla import encode  # noqa: PLC0415
 
-        return [encode(a, c, table, lambda i: emitted.bases[i], base) for a, c in resolved]
+        def read(number: int) -> Any:
+            return emitted.bases[number]
+
+        return [encode(a, c, table, read, base, batched) for a, c in resolved]
 
     return encode_all
 
@@ -90,17 +94,24 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
     base = open_base(package)
     adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
     if base.batched:
-        from cuvilc.driver_batch import need_factors  # noqa: PLC0415
+        from cuvilc.driver_batch import check_ranks  # noqa: PLC0415
 
-        need_factors(adapters)
-    return [
-        (a, encode(a, resolve(a, base.table), base.table, base.read, base.fingerprint))
-        for a in adapters
-    ]
+        check_ranks(adapters)
+    made = []
+    for adapter in adapters:
+        changes = resolve(adapter, base.table, base.batched)
+        data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
+        made.append((adapter, data))
+    return made
 
 
-def resolve(adapter: Adapter, table: Iterable[Any]) -> dict[str, ModuleChange]:
-    """The adapter's changes by the modules' names in the package's table. CUV761."""
+def resolve(
+    adapter: Adapter, table: Iterable[Any], batched: bool = False
+) -> dict[str, ModuleChange]:
+    """The adapter's changes by the modules' names in the package's table. CUV761.
+
+    batched: a bias of B needs no bias of the base to be added to.
+    """
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
     from cuvilc.package.cuvla import changed  # noqa: PLC0415
 
@@ -112,7 +123,10 @@ def resolve(adapter: Adapter, table: Iterable[Any]) -> dict[str, ModuleChange]:
     lost: list[str] = []
     for change in adapter.changes:
         module = _module(change.path, known)
-        missing = [p for p in changed(change) if p not in known.get(module, ())]
+        there = known.get(module, set())
+        if batched and "weight" in there and "bias" not in change.replaced:
+            there = there | {"bias"}
+        missing = [p for p in changed(change) if p not in there]
         if missing:
             near = get_close_matches(change.path, known, 1, 0.4)
             hint = f" (nearest: `{near[0]}`)" if near and module not in known else ""

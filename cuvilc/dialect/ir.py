@@ -269,15 +269,20 @@ def create(
     )
 
 
-def constant(program: Program, array: np.ndarray, key: str) -> Value:
-    """An `ai.constant` at the current insertion point; `key` is made unique, the array is kept."""
+def keep(program: Program, array: np.ndarray, key: str) -> str:
+    """Put an array among the weights; its key: `key`, or one like it that is no other array's."""
     unique, n = key, 1
     while unique in program.weights and program.weights[unique] is not array:
         n += 1
         unique = f"{key}.{n}"
     program.weights[unique] = array
+    return unique
+
+
+def constant(program: Program, array: np.ndarray, key: str) -> Value:
+    """An `ai.constant` at the current insertion point; `key` is made unique, the array is kept."""
     return build(
-        "ai.constant", key=unique, fingerprint=fingerprint(array),
+        "ai.constant", key=keep(program, array, key), fingerprint=fingerprint(array),
         shape=tuple(int(d) for d in array.shape), dtype=dtype_name(array.dtype),
     )  # fmt: skip
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.lora_biases import base_biases
 from cuvilc.dialect.lora_codes import NOT_EXCHANGEABLE
 from cuvilc.dialect.lora_sites import Site
 from cuvilc.dialect.types import numpy_dtype
@@ -39,11 +41,13 @@ def make_parameters(program: Program, sites: Iterable[Site], batched: bool = Fal
         for (value, uses), group in _stored(program, groups):
             group.sort(key=lambda s: s.start)
             parts = tuple((s.module, s.parameter, s.kind, s.start, s.size) for s in group)
+            biases = base_biases(program, group) if batched else ()
+            more = {"batched": batched, "biases": biases}
             casts = [u for u in uses if u[0].name == "ai.cast"]
             for use in casts:
-                _widened(program, value, use[0], group[0].out_axis, parts, batched)
+                _widened(program, value, use[0], group[0].out_axis, parts, more)
             if rest := [u for u in uses if u not in casts]:
-                _parameter(value, rest, group[0].out_axis, parts, batched)
+                _parameter(value, rest, group[0].out_axis, parts, more)
         ir.drop_unused(ir.body(program.function("main")))
     return len(groups)
 
@@ -67,21 +71,20 @@ def _stored(
 
 
 def _parameter(
-    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...], batched: bool
-) -> None:
+    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...],
+    more: Mapping[str, Any],
+) -> None:  # fmt: skip
     owner = ir.defining(value)
     assert owner is not None
     with ir.after(owner):
-        made = ir.build(
-            "ai.parameter", **ir.attrs(owner), out_axis=out_axis, parts=parts, batched=batched
-        )
+        made = ir.build("ai.parameter", **ir.attrs(owner), out_axis=out_axis, parts=parts, **more)
     for operation, index in uses:
         operation.operands[index] = made
 
 
 def _widened(
     program: Program, value: Value, cast: Operation, out_axis: int, parts: tuple[object, ...],
-    batched: bool,
+    more: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """The cast's result as a parameter: else it would be done in every run."""
     array = program.constant_array(value)
@@ -92,7 +95,7 @@ def _widened(
     with ir.after(owner):
         held = ir.constant(program, np.asarray(array).astype(numpy_dtype(dtype)), key)
     users = [(use.owner.operation, use.operand_number) for use in cast.results[0].uses]
-    _parameter(held, users, out_axis, parts, batched)
+    _parameter(held, users, out_axis, parts, more)
 
 
 def _not_exchangeable(program: Program, site: Site) -> Exception:

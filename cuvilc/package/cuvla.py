@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from struct import Struct
 from typing import Any
 from zlib import adler32
@@ -26,7 +27,7 @@ from cuvilc.package.plan import Adaptable, Part
 MAGIC = 0x5044414C49565543  # "CUVILADP"
 VERSION = 1
 HEADER = Struct("<QIIQ32s32sIIII24x")
-ENTRY = Struct("<IIIIIIQQQ")
+ENTRY = Struct("<IIIIIIQQQQ")
 WHOLE, FACTORS = 0, 1
 _ALIGN = 64
 _CHECKSUM_AT = 8 + 4 + 4 + 8 + 32 + 32 + 12
@@ -57,18 +58,23 @@ def encode(
     table: Sequence[Adaptable],
     read: Callable[[int], Array],
     base: bytes,
+    batched: bool = False,
 ) -> bytes:
     """The adapter for the package with this table and fingerprint `base`.
 
     `changes`: by the module's name in the table; every parameter of each must be there.
     `read(i)`: the logical array of exchangeable weight i as the package has it.
+    `batched`: the package is one of `--lora batch`, whose weights stay: all is factors and biases.
     """
     writer = _Writer(adapter.name)
     for number, site in enumerate(table):
-        parts = [p for p in site.parts if p.parameter in _of(changes.get(p.module))]
-        if parts:
-            for entry in _entries(number, site, parts, changes, read):
-                writer.add(entry)
+        if batched:
+            entries = _of_rows(number, site, changes, table, read)
+        else:
+            parts = [p for p in site.parts if p.parameter in _of(changes.get(p.module))]
+            entries = _entries(number, site, parts, changes, read) if parts else []
+        for entry in entries:
+            writer.add(entry)
     return writer.finish(base, bytes.fromhex(adapter.sha256))
 
 
@@ -84,6 +90,7 @@ class _Entry:
     a: Array
     b: Array | None = None
     gain: Array | None = None
+    bias: Array | None = None
     rank: int = 0
     first: int = 0
     panels: int = 0
@@ -99,7 +106,9 @@ def _entries(
     lows = [_factors_alone(changes[p.module], p) for p in parts]
     if site.kernel is not None and all(low is not None for low in lows):
         pieces = [
-            _piece(site, p, low, number, read) for p, low in zip(parts, lows, strict=True) if low
+            _piece(site, p, low, None, lambda: read(number))
+            for p, low in zip(parts, lows, strict=True)
+            if low
         ]
         return _separate(number, sorted(pieces, key=lambda p: p.first))
     names = " + ".join(p.module for p in parts)
@@ -113,14 +122,66 @@ def _factors_alone(change: ModuleChange, part: Part) -> LowRank | None:
     return change.low_rank
 
 
+def _of_rows(
+    number: int,
+    site: Adaptable,
+    changes: Mapping[str, ModuleChange],
+    table: Sequence[Adaptable],
+    read: Callable[[int], Array],
+) -> list[_Entry]:
+    """What adapters of rows change in the outputs of one layer."""
+    pieces = []
+    for part in site.parts if site.kernel is not None else ():
+        change = changes.get(part.module)
+        if change is None:
+            continue
+        low = change.low_rank
+        if "weight" in change.replaced:
+            low = _exact_factors(site, part, changes, read(number))
+        bias = _bias_change(part, change, table, read)
+        if low is not None or bias is not None:
+            pieces.append(_piece(site, part, low, bias, lambda: read(number)))
+    return _separate(number, sorted(pieces, key=lambda p: p.first))
+
+
+def _exact_factors(
+    site: Adaptable, part: Part, changes: Mapping[str, ModuleChange], base: Array
+) -> LowRank:
+    """The change ΔW [N, K] to a replaced weight as factors, one of which is the identity."""
+    made = _merged(site, [part], changes, base)
+    own = slice(part.start, part.start + part.size)
+    delta = np.moveaxis(made, site.out_axis, 0)[own] - np.moveaxis(base, site.out_axis, 0)[own]
+    n, k = delta.shape
+    a, b = (delta, np.eye(n)) if n < k else (np.eye(k), delta)
+    return LowRank(a, b, 1.0, len(a), len(a))
+
+
+def _bias_change(
+    part: Part, change: ModuleChange, table: Sequence[Adaptable], read: Callable[[int], Array]
+) -> NDArray[np.float64] | None:
+    """What is added to the outputs besides the base's own bias; None if nothing is."""
+    low, new = change.low_rank, change.replaced.get("bias")
+    total = np.zeros(part.size)
+    if new is not None:
+        own = Part(part.module, "bias", "", 0, part.size)
+        number = next(i for i, site in enumerate(table) if own in site.parts)
+        total += np.asarray(new, np.float64).reshape(-1) - np.asarray(read(number), np.float64)
+    if low is not None and low.bias is not None:
+        total += np.asarray(low.bias, np.float64).reshape(-1) * low.scale
+    return total if new is not None or (low is not None and low.bias is not None) else None
+
+
 @dataclass(frozen=True)
 class _Piece:
-    """Factors of one part in the package's panels: a [r, rows], b [panels, r, 32]."""
+    """Factors of one part in the package's panels: a [r, rows], b [panels, r, 32]; gain and bias
+    [32 · panels].
+    """
 
     module: str
     a: NDArray[np.float32]
     b: NDArray[np.float32]
     gain: NDArray[np.float32] | None
+    bias: NDArray[np.float32] | None
     first: int
 
     @property
@@ -129,29 +190,38 @@ class _Piece:
 
 
 def _piece(
-    site: Adaptable, part: Part, low: LowRank, number: int, read: Callable[[int], Array]
+    site: Adaptable,
+    part: Part,
+    low: LowRank | None,
+    bias: Array | None,
+    read: Callable[[], Array],
 ) -> _Piece:
-    a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
-    b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
+    """low: None where only a bias changes. read: the weight as the package has it."""
+    a, b = np.zeros((0, prod(site.shape) // site.shape[site.out_axis])), np.zeros((part.size, 0))
     gain = None
-    if low.magnitude is not None:
+    if low is not None:
+        a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
+        b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
+    if low is not None and low.magnitude is not None:
         gain = np.asarray(low.magnitude, np.float64).reshape(-1)
-        gain = gain / _norms(read(number), site, part, low)
+        gain = gain / _norms(read(), site, part, low)
         b = b * gain[:, None]
     whole = site.layout == ""  # a row-major weight is merged as a whole
     begin = 0 if whole else part.start // PANEL
     end = -(-(site.shape[site.out_axis] if whole else part.start + part.size) // PANEL)
-    columns = np.zeros(((end - begin) * PANEL, b.shape[1]))
-    at = part.start - begin * PANEL
-    columns[at : at + part.size] = b
-    gains = None
-    if gain is not None:
-        gains = np.ones(len(columns), np.float32)
-        gains[at : at + part.size] = gain
-    panels = columns.reshape(end - begin, PANEL, -1).transpose(0, 2, 1)
+
+    def columns(values: Array, others: float) -> NDArray[np.float32]:
+        made = np.full(((end - begin) * PANEL, *values.shape[1:]), others, np.float32)
+        at = part.start - begin * PANEL
+        made[at : at + part.size] = values
+        return made
+
+    panels = columns(b, 0).reshape(end - begin, PANEL, b.shape[1]).transpose(0, 2, 1)
     return _Piece(
-        part.module, a.astype(np.float32), np.ascontiguousarray(panels, np.float32), gains, begin
-    )
+        part.module, a.astype(np.float32), np.ascontiguousarray(panels),
+        None if gain is None else columns(gain, 1), None if bias is None else columns(bias, 0),
+        begin,
+    )  # fmt: skip
 
 
 def _values(part: Part, low: LowRank) -> lora_values.Part:
@@ -177,7 +247,7 @@ def _separate(number: int, pieces: list[_Piece]) -> list[_Entry]:
         else:
             joined.append(piece)
     return [
-        _Entry(number, FACTORS, p.module, p.a, p.b, p.gain, len(p.a), p.first, len(p.b))
+        _Entry(number, FACTORS, p.module, p.a, p.b, p.gain, p.bias, len(p.a), p.first, len(p.b))
         for p in joined
     ]
 
@@ -187,19 +257,33 @@ def _both(x: _Piece, y: _Piece) -> _Piece:
     b = np.zeros((end - first, len(x.a) + len(y.a), PANEL), np.float32)
     b[x.first - first : x.end - first, : len(x.a)] = x.b
     b[y.first - first : y.end - first, len(x.a) :] = y.b
-    gain = None
-    if x.gain is not None or y.gain is not None:
-        gain = np.ones((end - first) * PANEL, np.float32)
-        for p in (x, y):
-            if p.gain is not None:
-                gain[(p.first - first) * PANEL : (p.end - first) * PANEL] *= p.gain
-    return _Piece(f"{x.module} + {y.module}", np.concatenate([x.a, y.a]), b, gain, first)
+
+    def line(mine: Array | None, theirs: Array | None, none: float) -> Array | None:
+        if mine is None and theirs is None:
+            return None
+        made = np.full((end - first) * PANEL, none, np.float32)
+        for p, part in ((x, mine), (y, theirs)):
+            span = slice((p.first - first) * PANEL, (p.end - first) * PANEL)
+            if part is not None:  # outputs of neither part are `none` in both
+                made[span] = made[span] * part if none else made[span] + part
+        return made
+
+    gain, bias = line(x.gain, y.gain, 1), line(x.bias, y.bias, 0)
+    return _Piece(f"{x.module} + {y.module}", np.concatenate([x.a, y.a]), b, gain, bias, first)
 
 
 def _whole(
     site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
 ) -> Array:
     """The weight with all changes, as the package would hold it: in float64, rounded once."""
+    made = _merged(site, parts, changes, base)
+    return to_layout(lora_values.round_once(made, base.dtype), site.layout)
+
+
+def _merged(
+    site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
+) -> NDArray[np.float64]:
+    """The weight with all changes in float64."""
     made = np.array(base, np.float64)
     line = np.moveaxis(made, site.out_axis, 0) if made.ndim else made.reshape(1)
     adapted = []
@@ -214,7 +298,7 @@ def _whole(
             adapted.append(_values(part, low))
     if adapted:
         made, _ = lora_values.merge(made, site.out_axis, adapted)
-    return to_layout(lora_values.round_once(made, base.dtype), site.layout)
+    return made
 
 
 def _outputs_first(part: Part, change: ModuleChange) -> Array:
@@ -236,7 +320,7 @@ class _Writer:
     size: int = 0
 
     def add(self, entry: _Entry) -> None:
-        places = [self._put(t) for t in (entry.a, entry.b, entry.gain)]
+        places = [self._put(t) for t in (entry.a, entry.b, entry.gain, entry.bias)]
         self.entries.append((entry, places))
 
     def _put(self, tensor: Array | None) -> int:

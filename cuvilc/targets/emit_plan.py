@@ -67,6 +67,7 @@ class _Emitter:
         self.numbers: dict[Value, int] = {}
         self.buffers: dict[Buffer, int] = {}
         self.tables: list[int] = []
+        self.biases: dict[str, str] = {}  # keys of what layers with tables have, by their modules
 
     def emit(self) -> Emitted:
         main = self.program.function("main")
@@ -104,12 +105,14 @@ class _Emitter:
         ]
 
     def order_tables(self) -> None:
-        """Batched parameters in the order of the inputs that are their tables."""
+        """Batched parameters in the order of the inputs that are their tables, and biases."""
         order = sorted(range(len(self.tables)), key=self.tables.__getitem__)
         if order:
             plan, emitted = self.plan, self.emitted
             plan.adaptable = [plan.adaptable[i] for i in order]
             emitted.bases = [emitted.bases[i] for i in order]
+        for module, key in self.biases.items():
+            self.base_bias(module, key)
 
     def symbols(self) -> list[Symbol]:
         found: dict[str, Symbol] = {}
@@ -196,6 +199,7 @@ class _Emitter:
         if attrs["batched"]:  # every kernel that reads it takes factors; the weight itself stays
             kernel = 0
             self.tables.append(attrs["table"])
+            self.biases |= dict(attrs["biases"])
         self.plan.adaptable.append(
             Adaptable(key, size, t.static_shape, t.dtype, layout, attrs["out_axis"], parts, kernel)
         )
@@ -203,6 +207,16 @@ class _Emitter:
             Buffer(BufferKind.WEIGHT, size, key)
             if attrs["batched"]
             else Buffer(BufferKind.ADAPTED, size, number)
+        )
+        self.emitted.bases.append(array)
+
+    def base_bias(self, module: str, key: str) -> None:
+        """What a layer whose rows have adapters adds anyway, for those who make adapters."""
+        array = self.program.weights[key]
+        self.emitted.weights.setdefault(key, LazyWeight(array.nbytes, lambda: array))
+        part = Part(module, "bias", "", 0, len(array))
+        self.plan.adaptable.append(
+            Adaptable(key, array.nbytes, array.shape, str(array.dtype), "", 0, (part,))
         )
         self.emitted.bases.append(array)
 

@@ -30,7 +30,9 @@ typedef struct {
 enum cuvil_adapter_kind {
     CUVIL_ADAPTER_WHOLE = 0,   /* a: the whole tensor as the package holds it */
     CUVIL_ADAPTER_FACTORS = 1  /* a: float [rank, rows]; b: float [panels, rank, CUVIL_PANEL], with
-                                  the scale; gain: float [panels, CUVIL_PANEL], or 0 for ones */
+                                  the scale; gain: float [panels, CUVIL_PANEL], or 0 for ones; bias:
+                                  the same, of a model for batches alone, or 0 for none; rank: 0 if
+                                  there is nothing but a bias */
 };
 
 /* One change. Entries are sorted by site, those of one site by first_panel, and do not overlap. */
@@ -40,7 +42,7 @@ typedef struct {
     uint32_t rank;
     uint32_t first_panel, panels;
     uint32_t module; /* string: for messages */
-    uint64_t a, b, gain;
-} cuvil_adapter_entry; /* 48 bytes */
+    uint64_t a, b, gain, bias;
+} cuvil_adapter_entry; /* 56 bytes */
 
 #endif

@@ -79,16 +79,19 @@ static bool good_entry(const cuvil_model *model, const cuvil_adapter_header *hea
     if (entry->kind == CUVIL_ADAPTER_WHOLE)
         return inside(header, entry->a, site->bytes);
     uint32_t panels = cuvil_panels(site);
-    if (entry->kind != CUVIL_ADAPTER_FACTORS || site->kernel == CUVIL_NONE || entry->rank == 0 ||
+    if (entry->kind != CUVIL_ADAPTER_FACTORS || site->kernel == CUVIL_NONE ||
         entry->rank > header->rank || entry->panels == 0 || entry->first_panel > panels ||
         entry->panels > panels - entry->first_panel)
+        return false;
+    if (entry->bias != 0 ? model->lora->hidden_inputs == 0 : entry->rank == 0)
         return false;
     if (!site->packed && entry->panels != panels)
         return false;
     uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL;
     return floats_inside(header, entry->a, entry->rank, site->rows) &&
            floats_inside(header, entry->b, entry->rank, columns) &&
-           (entry->gain == 0 || floats_inside(header, entry->gain, 1, columns));
+           (entry->gain == 0 || floats_inside(header, entry->gain, 1, columns)) &&
+           (entry->bias == 0 || floats_inside(header, entry->bias, 1, columns));
 }
 
 cuvil_status cuvil_check_adapter(const cuvil_model *model, const cuvil_adapter_header *header,

@@ -1,6 +1,7 @@
 /* Batches whose rows have adapters of their own: tenants, which adapters a run has, and the inputs
  * that tell kernels of them. Those are the last inputs of the model (cuvil_lora.hidden_inputs):
- * slots, a line as long as the largest rank, the pool, and a table for each adaptable weight.
+ * slots, a line as long as the largest rank, the pool, and a table for each adaptable weight that
+ * rows change. Those come first; others only say what the model has, for whoever makes adapters.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -22,6 +23,12 @@ uint32_t cuvil_visible_inputs(const cuvil_model *model)
     return model->input_count - (model->lora != NULL ? model->lora->hidden_inputs : 0);
 }
 
+/* How many adaptable weights have a table. */
+static uint32_t table_count(const cuvil_model *model)
+{
+    return model->lora->hidden_inputs - TABLES;
+}
+
 /* The value of a constant dimension of an input, -1 of another. */
 static int64_t constant_dim(const cuvil_model *model, const cuvil_io *io, uint32_t axis)
 {
@@ -37,10 +44,12 @@ static bool has_type(const cuvil_io *io, cuvil_dtype dtype, uint32_t rank)
 /* A batched model's pages. The hidden inputs are such as cuvilc makes them. */
 cuvil_status cuvil_open_batch(cuvil_model *model)
 {
-    uint32_t hidden = model->lora->hidden_inputs, count = model->adaptable_count;
+    uint32_t hidden = model->lora->hidden_inputs;
     if (hidden == 0)
         return CUVIL_OK;
-    bool good = hidden == TABLES + count && hidden < model->input_count;
+    bool good = hidden > TABLES && hidden - TABLES <= model->adaptable_count &&
+                hidden < model->input_count;
+    uint32_t count = good ? table_count(model) : 0;
     const cuvil_io *inputs = good ? model->inputs + cuvil_visible_inputs(model) : NULL;
     good = good && model->inputs[0].rank > 0 && has_type(&inputs[SLOTS], CUVIL_INT64, 1) &&
            has_type(&inputs[RANK], CUVIL_UINT8, 1) && has_type(&inputs[POOL], CUVIL_FLOAT32, 1);
@@ -255,7 +264,7 @@ static void set_hidden(cuvil_context *context, uint32_t which, void *data, int64
 static void set_tables(cuvil_context *context)
 {
     const cuvil_model *model = context->model;
-    for (uint32_t i = 0; i < model->adaptable_count; i++) {
+    for (uint32_t i = 0; i < table_count(model); i++) {
         const cuvil_io *io = &model->inputs[cuvil_visible_inputs(model) + TABLES + i];
         cuvil_slot *slot = &context->inputs[cuvil_visible_inputs(model) + TABLES + i];
         *slot = (cuvil_slot){.data = cuvil_pages_table(model->pages, i),

@@ -130,20 +130,30 @@ static int64_t *line_of(const cuvil_pages *pages, uint32_t table, uint32_t chang
            ((size_t)change * pages->slots + slot) * COLUMNS;
 }
 
+/* The same of `count` floats of an adapter, into `place`: -1 if it has none; false: no room. */
+static bool hold_floats(cuvil_pages *pages, const cuvil_adapter_header *header, uint64_t offset,
+                        uint64_t count, cuvil_page_table *table, int64_t *place)
+{
+    *place = -1;
+    if (offset == 0 || count == 0)
+        return true;
+    *place = hold(pages, (const unsigned char *)header + offset, count * sizeof(float), table);
+    return *place >= 0;
+}
+
 /* One change into the table of its weight; false: there is no room for its tensors. */
 static bool enter(cuvil_pages *pages, const cuvil_adapter_header *header,
                   const cuvil_adapter_entry *entry, uint32_t change, uint64_t rows,
                   cuvil_page_table *table)
 {
-    const unsigned char *data = (const unsigned char *)header;
     uint64_t columns = (uint64_t)entry->panels * CUVIL_PANEL, rank = entry->rank;
-    int64_t gain = -1, a = hold(pages, data + entry->a, rank * rows * sizeof(float), table);
-    int64_t b = a < 0 ? -1 : hold(pages, data + entry->b, rank * columns * sizeof(float), table);
-    if (b >= 0 && entry->gain != 0)
-        gain = hold(pages, data + entry->gain, columns * sizeof(float), table);
-    if (b < 0 || (entry->gain != 0 && gain < 0))
+    int64_t a, b, gain, bias;
+    if (!hold_floats(pages, header, entry->a, rank * rows, table, &a) ||
+        !hold_floats(pages, header, entry->b, rank * columns, table, &b) ||
+        !hold_floats(pages, header, entry->gain, columns, table, &gain) ||
+        !hold_floats(pages, header, entry->bias, columns, table, &bias))
         return false;
-    int64_t line[COLUMNS] = {entry->rank, a, b, gain, -1, entry->first_panel, entry->panels, 0};
+    int64_t line[COLUMNS] = {entry->rank, a, b, gain, bias, entry->first_panel, entry->panels, 0};
     memcpy(line_of(pages, entry->site, change, table->slot), line, sizeof line);
     return true;
 }
@@ -179,13 +189,13 @@ cuvil_status cuvil_page_in(cuvil_pages *pages, const cuvil_adapter_header *heade
     uint32_t change = 0;
     for (uint32_t i = 0; i < header->entry_count; i++) {
         change = i > 0 && entries[i].site == entries[i - 1].site ? change + 1 : 0;
-        if (entries[i].kind != CUVIL_ADAPTER_FACTORS ||
+        if (entries[i].kind != CUVIL_ADAPTER_FACTORS || entries[i].site >= pages->count ||
             change >= pages->shapes[entries[i].site].changes)
             return cuvil_fail(CUVIL_ERROR_ADAPTER,
                               "adapter `%s`: entry %u cannot be one of a batch", name, i);
     }
     *table = (cuvil_page_table){
-        .runs = calloc((size_t)header->entry_count * 3 + 1, sizeof(cuvil_page_run *))};
+        .runs = calloc((size_t)header->entry_count * 4 + 1, sizeof(cuvil_page_run *))};
     if (table->runs == NULL)
         return cuvil_fail(CUVIL_ERROR_MEMORY, "out of memory for adapter `%s`", name);
     pthread_mutex_lock(&pages->lock);

@@ -42,7 +42,7 @@ def test_records_are_those_of_adapter_h(tmp_path: Path) -> None:
     fields = {
         "header": (cuvla.HEADER, "magic version entry_count bytes base source name string_bytes "
                                  "rank checksum reserved"),
-        "entry": (cuvla.ENTRY, "site kind rank first_panel panels module a b gain"),
+        "entry": (cuvla.ENTRY, "site kind rank first_panel panels module a b gain bias"),
     }  # fmt: skip
     for record, (form, names) in fields.items():
         checks.append(f"sizeof(cuvil_adapter_{record}) == {form.size}")
@@ -73,6 +73,7 @@ class Entry:
     a: int
     b: int
     gain: int
+    bias: int
 
     def floats(self, at: int, *shape: int) -> Array:
         assert at % 64 == 0
@@ -97,15 +98,17 @@ def read(data: bytes) -> File:
     assert (magic.to_bytes(8, "little"), version, size) == (b"CUVILADP", 1, len(data))
     assert data[104:128] == bytes(24)
     assert checksum == zlib.adler32(data[:100] + bytes(4) + data[104:])
-    strings = data[128 + 48 * count :][:string_bytes]
+    strings = data[128 + 56 * count :][:string_bytes]
     assert strings.endswith(b"\0")
 
     def text(at: int) -> str:
         return strings[at : strings.index(b"\0", at)].decode()
 
     entries = []
-    for *head, module, a, b, gain in struct.iter_unpack("<6I3Q", data[128 : 128 + 48 * count]):
-        entries.append(Entry(*head, text(module), data, a, b, gain))
+    for *head, module, a, b, gain, bias in struct.iter_unpack(
+        "<6I4Q", data[128 : 128 + 56 * count]
+    ):
+        entries.append(Entry(*head, text(module), data, a, b, gain, bias))
     order = [(e.site, e.first) for e in entries]
     assert order == sorted(set(order))
     assert max((e.rank for e in entries), default=0) == rank

@@ -17,19 +17,20 @@ BASE = bytes(range(32))
 PANEL, ROWS, COLUMNS, PANELS = 32, 3, 40, 5  # ROWS and COLUMNS as kernels.c has them
 WHOLE, FACTORS = 0, 1
 MAGIC = 0x5044414C49565543
-HEADER, ENTRY = struct.Struct("<QIIQ32s32sIIII24x"), struct.Struct("<IIIIIIQQQ")
+HEADER, ENTRY = struct.Struct("<QIIQ32s32sIIII24x"), struct.Struct("<IIIIIIQQQQ")
 SITES = ("panels", "rows", "vector")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One entry: an array alone, or a [rank, rows], b [panels, rank, 32] and gain [32 panels]."""
+    """One entry: an array, or a [rank, rows], b [panels, rank, 32]; gain and bias [32 panels]."""
 
     site: int
     a: np.ndarray
     b: np.ndarray | None = None
     gain: np.ndarray | None = None
     first: int = 0
+    bias: np.ndarray | None = None
 
 
 def cuvla(
@@ -41,7 +42,7 @@ def cuvla(
     body, entries, ranks = bytearray(), b"", [0]
     for change in changes:
         places = []
-        for array in (change.a, change.b, change.gain):
+        for array in (change.a, change.b, change.gain, change.bias):
             body += bytes(-(start + len(body)) % 64)
             places.append(0 if array is None else start + len(body))
             body += b"" if array is None else array.tobytes()

@@ -26,6 +26,7 @@ import cuvil  # isort: skip
 
 # Of each site of fake_adapters' models: bytes, rows, panels (0: whole only), all panels at once.
 SITES = ((5 * 3 * 32 * 4, 3, 5, False), (3 * 40 * 4, 3, 2, True), (9 * 4, 0, 0, False))
+SECOND = HEADER.size + ENTRY.size  # where the second entry begins
 Damage = tuple[str, bytes]
 
 
@@ -51,7 +52,7 @@ def is_good(data: bytes) -> bool:
 def good_entries(entries: Sequence[tuple[int, ...]], data: bytes) -> bool:
     size, *_, string_bytes, most, _ = HEADER.unpack_from(data)[3:]
     taken: dict[int, int] = {}  # by site: the first panel that is free; a whole tensor takes all
-    for site, kind, rank, first, panels, module, a, b, gain in entries:
+    for site, kind, rank, first, panels, module, a, b, gain, bias in entries:
         if site >= len(SITES) or module >= string_bytes or any(s > site for s in taken):
             return False
         whole, rows, all_panels, at_once = SITES[site]
@@ -66,7 +67,7 @@ def good_entries(entries: Sequence[tuple[int, ...]], data: bytes) -> bool:
             good = kind == fake_adapters.FACTORS and 0 < rank <= most and panels > 0
             if not good or first < taken.get(site, 0) or first + panels > all_panels:
                 return False
-            if at_once and panels != all_panels:
+            if bias or (at_once and panels != all_panels):
                 return False
             taken[site] = first + panels
         if any(place % 64 or place + length > size for place, length in tensors):
@@ -107,7 +108,9 @@ def damages(original: bytes, rng: random.Random) -> Iterator[Damage]:
 
 def wide_fields(count: int) -> list[int]:
     """The size and every offset."""
-    return [16] + [HEADER.size + i * ENTRY.size + at for i in range(count) for at in (24, 32, 40)]
+    return [16] + [
+        HEADER.size + i * ENTRY.size + at for i in range(count) for at in (24, 32, 40, 48)
+    ]
 
 
 def values(data: bytes, place: int, width: int) -> list[int]:
@@ -209,7 +212,7 @@ def refusal(call: Callable[..., None], *arguments: object) -> str:
          lambda d: seal_adapter(d[:24] + bytes(range(1, 33)) + d[56:])),
         ("its tables do not fit into its", lambda d: put(d, 12, "<I", 2**32 - 1)),
         ("its checksum is", lambda d: d[:-1] + b"\7"),
-        ("entry 1 is malformed or does not fit", lambda d: put(d, HEADER.size + 48, "<I", 9)),
+        ("entry 1 is malformed or does not fit", lambda d: put(d, SECOND, "<I", 9)),
     ],
 )  # fmt: skip
 def test_refusals_say_why(load, tmp_path, text, change):

@@ -42,6 +42,7 @@ class Parameter:
     the parameters that it holds: (module, parameter, kind, start, size), each a part of `out_axis`.
     `kernel`: the one that merges a low-rank change into it. `batched`: its values stay, every row
     of a batch has changes of its own, which are in the table of that number (batch-adapters).
+    `biases`: (module, key among the weights) of what is added to a batched one's products anyway.
     """
 
     key: str
@@ -54,8 +55,11 @@ class Parameter:
     kernel: str = ""
     batched: bool = False
     table: int = 0
+    biases: tuple = ()
 
-    def shape(*, key, fingerprint, shape, dtype, out_axis, parts, layout, kernel, batched, table):
+    def shape(
+        *, key, fingerprint, shape, dtype, out_axis, parts, layout, kernel, batched, table, biases
+    ):
         need(0 <= out_axis < max(len(shape), 1), f"out_axis {out_axis} of {len(shape)} axes")
         return TensorType(shape, dtype, layout)
 

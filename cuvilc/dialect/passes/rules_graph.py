@@ -187,21 +187,23 @@ class Graph:
         """
         key = "+".join(self.key(v) for v in values)
         arrays: list[Any] = [self.program.weight_array(v) for v in values]
-        parts, start, batched = [], 0, False
+        parts, biases, start, batched = [], [], 0, False
         for value, array in zip(values, arrays, strict=True):
             node = self.producers[value]
             if node.name == "ai.parameter":
                 assert node.attr("out_axis") == axis
                 batched = node.attr("batched")
                 parts += [(*p[:3], p[3] + start, p[4]) for p in node.attr("parts")]
+                biases += node.attr("biases")
             start += array.shape[axis]
         weight = self.constant(np.concatenate(arrays, axis), key)
         if not parts:
             return weight
         constant = self.producers[weight]
         made = self.build(
-            "ai.parameter", **constant.attrs, out_axis=axis, parts=tuple(parts), batched=batched
-        )
+            "ai.parameter", **constant.attrs, out_axis=axis, parts=tuple(parts), batched=batched,
+            biases=tuple(biases),
+        )  # fmt: skip
         self.drop(constant)
         return made
 
