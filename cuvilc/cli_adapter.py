@@ -35,9 +35,9 @@ Base = Annotated[
     Path | None,
     typer.Option(
         "--base",
-        metavar="MODEL",
+        metavar="MODEL.onnx",
         show_default=False,
-        help="A model: show what the adapter attaches to in it, and what is left over.",
+        help="The ONNX model: show what the adapter attaches to in it, and what is left over.",
     ),
 ]
 MapFile = Annotated[
@@ -120,8 +120,8 @@ def _show_base(out: Output, places: dict[str, Any], every: bool) -> None:
     """A line for each site, then what is wrong."""
     found, left = places["attached"], places["left_over"]
     out.text("")
-    what = f", {len(left)} left over" if left else ""
-    out.text(printable(f"{len(found)} parameters attach to {places['model']}{what}"))
+    what = f"{len(left)} left over" if left else "nothing is left over"
+    out.text(printable(f"{len(found)} parameters attach to {places['model']}, {what}"))
     if found:
         rows = table("module", "parameter", "weight", "shape", "outputs", "evidence")
         for site in found if every else found[:_ROWS]:
@@ -135,14 +135,17 @@ def _show_base(out: Output, places: dict[str, Any], every: bool) -> None:
         out.draw(rows)
         if len(found) > _ROWS and not every:
             out.text(f"… {len(found) - _ROWS} more, see --all")
-    for problem in left:
+    for problem in left if every else left[:_ROWS]:
         out.text("")
         out.text(printable(Diagnostic(**problem).render()))
+    if len(left) > _ROWS and not every:
+        out.text(f"… {len(left) - _ROWS} more left over, see --all")
 
 
 def _head(report: dict[str, Any]) -> Iterator[str]:
     totals = report["totals"]
-    yield f"{report['name']}  {report['path']}  {bytes_text(totals['bytes'])}"
+    name, path = report["name"], report["path"]
+    yield f"{name}  {f'{path}  ' if path != name else ''}{bytes_text(totals['bytes'])}"
     yield ""
     yield f"  sha256   {report['sha256']}"
     ranks = ", ".join(map(str, totals["ranks"])) or "none"
@@ -225,14 +228,14 @@ Package = Annotated[
         "--base",
         metavar="NAME.cuvil",
         show_default=False,
-        help="The package it is for, built with `--lora swap`.",
+        help="The package it is for, built with `--lora swap` or `--lora batch`.",
     ),
 ]
 AdapterOutput = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE.cuvla", help="[default: its name]")
 ]
 AdapterName = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="What the adapter will be called.")
+    str, typer.Option("--name", metavar="NAME", help="What it is called. [default: as its folder]")
 ]
 
 
@@ -251,7 +254,12 @@ def build(
 
     \b
       cuvilc adapter build ./sql-lora --base model.cuvil -o sql.cuvla
-      python -c 'm.load_adapter("sql.cuvla"); m.use("sql-lora")'
+
+    \b
+    Then, in a package built with `--lora swap`:
+      model.load_adapter("sql.cuvla"); model.use("sql-lora")
+    and with `--lora batch`:
+      model.load_adapter("sql.cuvla"); model.run(feeds, adapters=["sql-lora", None])
     """
     from cuvilc.cli_files import write_file  # noqa: PLC0415
     from cuvilc.driver_swap import build_adapters  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cuvilc.cli_lora import adapter_lines, show_costs
+from cuvilc.cli_lora import adapter_lines, room_lines, show_costs
 from cuvilc.cli_options import (
     AdapterMapOption,
     AdapterOption,
@@ -88,7 +88,7 @@ Lora = Annotated[
     _Option(
         "--lora",
         metavar="|".join(MODES),
-        help="Adapters: in the weights, exchanged later, or each row its own. [default: fold]",
+        help="Adapters: in the weights, exchanged later, or each row its own. [default: fold one]",
     ),
 ]
 LoraModules = Annotated[
@@ -96,7 +96,7 @@ LoraModules = Annotated[
     _Option(
         "--lora-modules",
         metavar="PATTERN",
-        help="Modules that get room for adapters that come later.",
+        help="Modules that get room for adapters that come later: q_proj,v_proj or a regex.",
     ),
 ]
 Jobs = Annotated[
@@ -179,6 +179,7 @@ def build(
       cuvilc build bert.onnx -o small.cuvil --dim batch=1..8 --dim seq=1..128
       cuvilc build net.onnx --shape image=1,3,224,224 --cpu host --verify
       cuvilc build gpt2.onnx --adapter ./sql-lora   a LoRA adapter, folded into the weights
+      cuvilc build gpt2.onnx --lora swap --adapter ./sql-lora --adapter ./chat-lora
       cuvilc build net.onnx --dry-run           sizes, kernels, memory; no compiling
       cuvilc build net.onnx --explain-fusion    what was fused, what not and why
       cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
@@ -249,6 +250,8 @@ def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool
         )
         out.text(f"  vectors  {report.metadata.get('vectors', {}).get('cases', 0)}")
         for line in adapter_lines(report.metadata["adapters"]):
+            out.text(line)
+        for line in room_lines(report.metadata.get("lora")):
             out.text(line)
         if report.checks:
             worst = max(c.error for c in report.checks)

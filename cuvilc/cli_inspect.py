@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cuvilc.cli_lora import adapter_lines, weights_table
+from cuvilc.cli_lora import adapter_lines, room_lines, weights_table
 from cuvilc.cli_options import JsonOption, PackageArgument
 from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text, layer_text, port_text, range_text, size_text
@@ -83,6 +83,7 @@ def _head(report: dict[str, Any]) -> list[str]:
     cases = m.get("vectors", {}).get("cases", 0)
     lines.append(f"  vectors  {f'{cases}, for `cuvilc verify`' if cases else 'none'}")
     lines += adapter_lines(m["adapters"])
+    lines += room_lines(m.get("lora"))
     lines.append(f"  made by  cuvilc {m['compiler']['version']}, schema {m['schema_version']}")
     return lines
 

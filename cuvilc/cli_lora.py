@@ -8,6 +8,8 @@ from typing import Any
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_text import bytes_text, count_text
 
+_NAMES = 8
+
 
 def adapter_lines(adapters: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each adapter of a package: its form, and what its weights lost by it at most."""
@@ -19,6 +21,18 @@ def adapter_lines(adapters: Sequence[dict[str, Any]]) -> Iterator[str]:
         line += f", rank {ranks}" if ranks else ""
         worst = max((w["max_error"] for w in adapter.get("weights", ())), default=None)
         yield line if worst is None else f"{line}, rounding error up to {worst:.2g} of max |W|"
+
+
+def room_lines(lora: dict[str, Any] | None) -> Iterator[str]:
+    """A line about what adapters may change in a package, and the start of its fingerprint."""
+    if lora:
+        parts = {(p["module"], p["parameter"]) for w in lora["weights"] for p in w["parts"]}
+        names = sorted({module.rpartition(".")[2] for module, _ in parts})
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        yield (
+            f"  lora     {lora['mode']}: adapters may change {len(parts)} parameter{'s' * (len(parts) != 1)} of "
+            f"{', '.join(names[:_NAMES])}{more}; fingerprint {lora['fingerprint'][:8]}"
+        )
 
 
 def weights_table(adapters: Sequence[dict[str, Any]]) -> Any:

@@ -78,7 +78,7 @@ AdapterOption = Annotated[
         metavar="DIR[:NAME]",
         default_factory=list,
         show_default=False,
-        help="A LoRA adapter, of PEFT or diffusers; repeatable.",
+        help="A LoRA adapter, of PEFT, kohya or diffusers; repeatable.",
     ),
 ]
 AdapterMapOption = Annotated[

@@ -25,6 +25,7 @@ from cuvilc.cli_output import Output, table
 from cuvilc.diagnostics import CuvilError, fail
 
 if TYPE_CHECKING:
+    from cuvilc.artifact import Metadata
     from cuvilc.verify import Check
 
 Against = Annotated[
@@ -98,7 +99,10 @@ def _compared(
 
     if sizes and against is None:
         raise fail(BAD_OPTION, "--dim chooses sizes for --against, which is not given")
-    check_sizes(sizes, input_symbols(read_package(package).metadata))
+    metadata = read_package(package).metadata
+    check_sizes(sizes, input_symbols(metadata))
+    if against is not None:
+        _check_adapters(metadata, against, adapted is not None)
     result = checks.verify_package(package)
     if against is not None:
         if adapted is None:
@@ -114,6 +118,20 @@ def _compared(
             "only the files were checked; `--against MODEL.onnx` compares with onnxruntime"
         )
     return result
+
+
+def _check_adapters(metadata: Metadata, against: Path, given: bool) -> None:
+    """Folded adapters, and they alone, are named for a comparison with their base. CUV901."""
+    folded = [a["name"] for a in metadata.get("adapters", ()) if a["mode"] == "fold"]
+    names = ", ".join(folded)
+    if folded and not given:
+        message = f"{names} is folded into this package, and not into {against}"
+        raise fail(BAD_OPTION, message, help="name the same adapters by --adapter")
+    if given and not folded:
+        raise fail(
+            BAD_OPTION, "no adapter is folded into this package: it computes what its base does",
+            help="leave --adapter out; in a package for swap or batch, adapters wait for a call",
+        )  # fmt: skip
 
 
 def _data(package: Path, result: Any, problem: CuvilError | None, out: Output) -> None:

@@ -83,9 +83,11 @@ NOT_IN_PACKAGE = define(
     "CUV761",
     "an adapter changes what the package cannot exchange",
     """\
-A package built with `--lora swap` has a list of weights that adapters may change (`cuvilc inspect
-PKG`): those of its own adapters and those that `--lora-modules` named, all linear layers unless it
-said otherwise. This adapter changes others too, and nothing of an adapter is left out silently.
+A package built with `--lora swap` or `--lora batch` has a list of weights that adapters may change
+(`cuvilc inspect PKG --json`, under `lora`): those of its own adapters and those that
+`--lora-modules` named. Unless it said otherwise these are all linear layers; with `--lora batch`
+only where the build named no adapter. This adapter changes others too, and nothing of an adapter
+is left out silently.
 
 Next step: build the package again, with this adapter among its `--adapter`s or with
 `--lora-modules` that names the module.
@@ -96,9 +98,9 @@ TAKES_NO_ADAPTERS = define(
     "CUV762",
     "the package takes no adapters",
     """\
-It was built without `--lora swap`, so its weights are packed and fused where no adapter can reach
-them.
+It was built without `--lora swap` and `--lora batch`, so its weights are packed and fused where no
+adapter can reach them.
 
-Next step: build it with `--lora swap`, or fold the adapter in: `cuvilc build MODEL --adapter DIR`.
+Next step: build it with one of them, or fold the adapter in: `cuvilc build MODEL --adapter DIR`.
 """,
 )

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cuvilc.adapter import Adapter
+from cuvilc.diagnostics import fail
 from cuvilc.dialect import ir
+from cuvilc.dialect.lora_codes import NO_SUCH_MODE
 from cuvilc.dialect.lora_sites import Site, Sites
 
 from .lora_base import Base
 from .lora_claims import Claim, Claims, Place, wanted
 from .lora_config import ALL_LINEAR
+from .lora_failures import listed
 from .lora_index import index
 from .lora_map import AdapterMap
 from .lora_problems import Problems
@@ -67,7 +70,11 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
 
     pattern: "all-linear"; or names of which one ends the path, joined by commas ("q_proj,v_proj");
     or a regular expression for the whole path. Packages built for adapters to come use this.
+    CUV744 for a pattern that is none, and for one or a name of one that no module fits.
     """
+    names = _names(pattern)
+    if not names:
+        _check_expression(pattern)
     with program:
         claims = Claims(index(program))
         taken: set[tuple[ir.Operation, int]] = set()
@@ -79,17 +86,47 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
                 and c.reader.use not in taken
             ]  # fmt: skip
             own = claims.one_weight(own)
-            if own and _fits(pattern, own[0]):
+            if own and _fits(pattern, names, own[0]):
                 taken |= {c.reader.use for c in own}
                 found += _sites(path, own)
+        _all_fit(pattern, names, [s.module for s in found], claims.modules)
     return Sites(tuple(found))
 
 
-def _fits(pattern: str, claim: Claim) -> bool:
+def _names(pattern: str) -> list[str]:
+    """Of `q_proj,v_proj` the names; none of a regular expression and of "all-linear"."""
+    if pattern == ALL_LINEAR or not re.fullmatch(r"[\w.,-]+", pattern):
+        return []
+    return [name for name in pattern.split(",") if name]
+
+
+def _check_expression(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise _no_modules(pattern, f"it is no regular expression: {error}", []) from error
+
+
+def _all_fit(pattern: str, names: list[str], found: list[str], modules: list[str]) -> None:
+    """Every name, and the pattern as a whole, has a module."""
+    lost = [n for n in names if not any(f".{path}".endswith(f".{n}") for path in found)]
+    if pattern != ALL_LINEAR and (lost or not found):
+        fits = f"`{'`, `'.join(lost)}`" if lost else "it"
+        ends = sorted({path.rpartition(".")[2] for path in modules})
+        raise _no_modules(pattern, f"no module of the model fits {fits}", ends)
+
+
+def _no_modules(pattern: str, why: str, ends: list[str]) -> Exception:
+    help = "names that end a module's path (`q_proj,v_proj`), or an expression for whole paths"
+    notes = [f"the model's modules end in {listed(ends)}"] if ends else []
+    return fail(NO_SUCH_MODE, f"--lora-modules {pattern}: {why}", notes=notes, help=help)
+
+
+def _fits(pattern: str, names: list[str], claim: Claim) -> bool:
     if pattern == ALL_LINEAR:
         return claim.reader.kind == "linear"
-    if re.fullmatch(r"[\w.,-]+", pattern):
-        return any(f".{claim.path}".endswith(f".{name}") for name in pattern.split(",") if name)
+    if names:
+        return any(f".{claim.path}".endswith(f".{name}") for name in names)
     return re.fullmatch(pattern, claim.path) is not None
 
 

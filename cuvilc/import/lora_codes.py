@@ -220,8 +220,9 @@ The module is in the model, one of its parameters is not: a layer without bias, 
 zeros and that an optimiser therefore left out, one that was computed into something else, or
 parameters of a BatchNormalization, which becomes one multiplication and one addition on import.
 
-Next step: export the model with the parameter in place (without optimisation, or with a bias that
-is not zero), or train the adapter without it (`bias="none"`, no `modules_to_save`).
+Next step: export the model with the parameter in place (`torch.onnx.export(…, optimize=False)`
+keeps a bias of zeros, as a new classifier has), or train the adapter without it (`bias="none"`, no
+`modules_to_save`).
 """,
 )
 

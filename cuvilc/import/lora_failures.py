@@ -11,6 +11,10 @@ from .lora_claims import Claim, Wanted
 
 _SHOWN = 6
 _MAP = '--adapter-map map.json with {{"{}": "initialiser or node"}} settles it'
+_ZEROS = (
+    "exporters drop a bias that is all zeros, as a new classifier's is; "
+    "`torch.onnx.export(…, optimize=False)` keeps it"
+)
 
 
 def _about(want: Wanted) -> str:
@@ -47,11 +51,13 @@ def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool)
 
 def no_parameter(want: Wanted, path: str) -> Diagnostic:
     """The module is there, the parameter is not."""
+    dropped = want.parameter == "bias"  # by far the usual reason: a new classifier's bias is zeros
     return Diagnostic(
         codes.NO_PARAMETER,
         f"{_about(want)}: the model's `{path}` has no `{want.parameter}` that could be changed",
         want.place,
         evidence=_tensors(want),
+        help=_ZEROS if dropped else "",
     )
 
 

@@ -42,7 +42,10 @@ def dropout(n: Node) -> Any:
     """At inference, or where a ratio of 0 drops nothing, the input itself with a full mask."""
     trains = n.has(2) and (n.array(2) is None or bool(np.any(n.array(2))))
     if trains and n.number(1, "the ratio is", default=0.5) != 0:
-        raise ShapeError("training_mode is on, or not known at compile time: it drops at random")
+        raise ShapeError(
+            "training_mode is on, or not known at compile time: it drops at random; "
+            "call model.eval() before the export, on the very module that is exported"
+        )
     outputs: list[Any] = [n.val(0)]
     if n.wants(1):
         outputs.append(ir.full(True, n.shape(0), "bool" if n.opset >= 10 else n.type(0).dtype))

@@ -60,6 +60,9 @@ class Tenant:
         with model._held() as handle:
             model._check(model._library.get_tenant(handle, name.encode(), byref(self._handle)))
 
+    def __repr__(self) -> str:
+        return f"<cuvil.Tenant {self.name} of {self._model.place}>"
+
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """The tenant's adapters."""

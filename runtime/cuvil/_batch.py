@@ -134,8 +134,14 @@ class Batcher:
         if len(rows) != 1:
             message = f"the inputs have {sorted(rows)} rows along the batch axis"
             raise _error(self.model, "CUV606", message)
-        if adapter is not None and adapter not in [a.name for a in self.model.adapters]:
-            raise _error(self.model, "CUV612", f"there is no adapter `{adapter}`")
+        loaded = [a.name for a in self.model.adapters]
+        if adapter is not None and adapter not in loaded:
+            message = f"there is no adapter `{adapter}`; loaded: {', '.join(loaded) or 'none'}"
+            if not self.model.lora_mode:
+                message = (
+                    "the package takes no adapters: it was not built with --lora swap or batch"
+                )
+            raise _error(self.model, "CUV612", message)
         return Request(arrays, rows.pop(), adapter)
 
     def _serve(self) -> None:

@@ -7,7 +7,7 @@ HELP = {
     "CUV602": "`pip install -U cuvil`, or build the package with the cuvilc of this version",
     "CUV603": "build for this machine: `cuvilc build --cpu host`",
     "CUV608": "use a smaller shape or fewer threads",
-    "CUV611": "build it for this package: `cuvilc adapter build ADAPTER --base PACKAGE`",
+    "CUV611": "`cuvilc adapter build ADAPTER --base PACKAGE` makes a file for this package",
 }
 
 

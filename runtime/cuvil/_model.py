@@ -132,6 +132,9 @@ class Model:
         """The adapters of the context's next runs; it holds them until there are none."""
         if not adapters and not context.has_adapters:
             return
+        if isinstance(adapters, str):
+            message = f'`adapters` has a name for each row: ["{adapters}"] * rows, not "{adapters}"'
+            self._fail("CUV610", message)
         if not self._library.takes_batches:
             self._fail("CUV612", "the package was built before packages had batches of adapters")
         names = [None if name is None else _c_string(name) for name in adapters]
@@ -325,6 +328,9 @@ class Model:
 
     def _check_names(self, given: Mapping[str, Any], ports: tuple[Port, ...], role: str) -> None:
         names = [port.name for port in ports]
+        if not isinstance(given, Mapping):
+            kind = type(given).__name__
+            self._fail("CUV604", f'{role}s come by name, {{"{names[0]}": array}}, not as {kind}')
         for name in given:
             if name not in names:
                 listed = ", ".join(f"`{name}`" for name in names)

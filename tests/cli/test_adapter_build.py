@@ -4,6 +4,7 @@ those that come later; what does not fit is refused before anything is written.
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -172,6 +173,8 @@ def test_what_the_package_cannot_exchange(cuvilc, tmp_path) -> None:
     adapter(tmp_path / "more", "q_proj", "v_proj")
     options = ("--lora", "swap", "--lora-modules", "q_proj", "--vectors", "0")
     cuvilc.ok("build", "m.onnx", *options)
+    room = r"  lora +swap: adapters may change \d+ parameters? of q_proj; fingerprint [0-9a-f]{8}\n"
+    assert re.search(room, cuvilc.ok("inspect", "m.cuvil").out)
     cuvilc.ok("adapter", "build", "sql", "--base", "m.cuvil")
     error = refused(cuvilc, 1, "adapter", "build", "more", "--base", "m.cuvil")
     assert "CUV761" in error and "model.layers.0.v_proj" in error and "nearest" in error

@@ -68,6 +68,11 @@ def test_verify_against_base_and_adapter(cuvilc: Cuvilc, folder: Path) -> None:
     cuvilc.ok(*against, "--adapter", "sql", "--dim", "b=3")
     assert cuvilc(*against, "--adapter", "chat").code == 1  # another adapter
     assert cuvilc("verify", "one.cuvil", "--adapter", "sql").code == 2  # of which base?
+    bare = cuvilc(*against)
+    assert bare.code == 2 and "sql is folded into this package" in bare.err
+    cuvilc.ok("build", "model.onnx", "-o", "base.cuvil", *NULL)
+    given = cuvilc("verify", "base.cuvil", "--against", "model.onnx", "--adapter", "sql")
+    assert given.code == 2 and "no adapter is folded into this package" in given.err
 
 
 def test_several_are_summed_up(cuvilc: Cuvilc, folder: Path) -> None:

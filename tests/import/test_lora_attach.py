@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from cuvilc.adapter import ModuleChange
+from cuvilc.diagnostics import CuvilError
 
 from .lora_graphs import (
     adapter,
@@ -315,7 +316,13 @@ def test_all_sites(tmp_path: Path) -> None:
     both = [("lm_head", "linear"), ("wte", "embedding")]
     assert [(s.module, s.kind) for s in attach.all_sites(made, "wte,lm_head")] == both
     assert [(s.module, s.kind) for s in attach.all_sites(made, ".*(te|head)")] == both
-    assert len(attach.all_sites(made, "nothing")) == 0
+    for pattern, said in (
+        ("wte,nothing", "no module of the model fits `nothing`"),
+        (".*nothing", "no module of the model fits it"),
+        ("wte(", "no regular expression"),
+    ):
+        with pytest.raises(CuvilError, match=f"CUV744.*{said}"):
+            attach.all_sites(made, pattern)
 
 
 def test_a_bias_of_b_needs_no_bias_of_the_base(tmp_path: Path) -> None:

@@ -96,8 +96,12 @@ def test_what_cannot_be_batched(load, model) -> None:
                         ({"x": np.float32(1)}, "CUV606")):  # fmt: skip
         with pytest.raises(cuvil.CuvilError, match=code):
             batcher.submit(feeds)
-    with pytest.raises(cuvil.CuvilError, match="CUV612"):
+    with pytest.raises(cuvil.CuvilError, match="CUV612.*takes no adapters"):
         batcher.submit({"x": BATCH}, adapter="sql")
+    with pytest.raises(cuvil.CuvilError, match=r'CUV604.*\{"x": array\}, not as ndarray'):
+        batcher.submit(BATCH)
+    with pytest.raises(cuvil.CuvilError, match="CUV610.*a name for each row"):
+        model.run({"x": BATCH}, adapters="sql")
     batcher.close()
     with pytest.raises(cuvil.CuvilError, match="CUV610.*closed"):
         batcher.submit({"x": BATCH})
