@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -154,7 +155,7 @@ def read_adapters(texts: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     found = []
     for text in texts:
         path, colon, name = text.rpartition(":")
-        if not colon or Path(text).exists():
+        if not colon or os.path.exists(text):  # false for what is too long for a name
             path, name = text, ""
         if not path or (colon and path != text and not _NAME.fullmatch(name)):
             raise _wrong("--adapter", text, f"`{name}` is not a name", "DIR or DIR:NAME")

@@ -6,7 +6,7 @@ that was shipped before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -93,13 +93,12 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
 
     base = open_base(package)
     adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
-    if base.batched:
-        from cuvilc.driver_batch import check_ranks  # noqa: PLC0415
-
-        check_ranks(adapters)
     made = []
     for adapter in adapters:
         changes = resolve(adapter, base.table, base.batched)
+        if base.batched:
+            tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
+            import_module("cuvilc.driver_batch").check(adapter, changes, tables)
         data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
         made.append((adapter, data))
     return made
@@ -108,7 +107,7 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
 def resolve(
     adapter: Adapter, table: Iterable[Any], batched: bool = False
 ) -> dict[str, ModuleChange]:
-    """The adapter's changes by the modules' names in the package's table. CUV761.
+    """The adapter's changes by the modules' names in the package's table. CUV722, CUV741, CUV761.
 
     batched: a bias of B needs no bias of the base to be added to.
     """
@@ -145,7 +144,30 @@ def resolve(
             f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange",
             place=str(adapter.place), notes=[f"also {text}" for text in lost[1:8]],
         )  # fmt: skip
+    _check_fit(adapter, found, table)
     return found
+
+
+def _check_fit(adapter: Adapter, changes: Mapping[str, ModuleChange], table: Iterable[Any]) -> None:
+    """CUV722 for changes of other sizes or kinds, CUV741 for those beyond the weights' dtype."""
+    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
+    from cuvilc.package.cuvla import changed  # noqa: PLC0415
+    from cuvilc.package.cuvla_fit import is_finite, misfit  # noqa: PLC0415
+
+    for weight in table:
+        for part in weight.parts:
+            change = changes.get(part.module)
+            if change is None or part.parameter not in changed(change):
+                continue
+            name = f"`{change.path}.{part.parameter}`"
+            if why := misfit(change, part, weight):
+                code = import_module("cuvilc.import.lora_codes").SITE_MISFIT
+                message = f"adapter `{adapter.name}`: {name} does not fit the package's weight"
+                raise fail(code, message, place=str(adapter.place), evidence=why)
+            low = change.low_rank if part.parameter == "weight" else None
+            if low is not None and not is_finite(low, weight):
+                message = f"{name} with adapter `{adapter.name}` does not fit in {weight.dtype}"
+                raise fail(codes.NOT_FINITE, message, place=str(adapter.place))
 
 
 def _module(path: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -27,9 +28,9 @@ def read_adapters(path: str | Path, name: str | None = None) -> tuple[Adapter, .
     one for each part of a model: `unet`, `text_encoder`.
     """
     place = Path(path)
-    if place.is_dir():
+    if os.path.isdir(place):  # Path.is_dir raises for a name that is too long
         return _of_folder(place, name)
-    if not place.exists():
+    if not os.path.exists(place):
         raise fail(codes.NOT_AN_ADAPTER, "there is no such file or folder", place=str(place))
     if place.name in (lora_peft.CONFIG, lora_peft.TENSORS) and lora_peft.is_adapter(place.parent):
         return (lora_peft.read(place.parent, name or _name(place.parent)),)
