@@ -179,6 +179,7 @@ it has no place.
 Next step, one of:
 
 - check that the adapter belongs to this model (the message names what comes nearest),
+- export the base model, as it is before `get_peft_model` puts PEFT's layers into it,
 - export the model again with PyTorch, so that its names stay,
 - give the checkpoint it was exported from: `--base-weights model.safetensors` finds weights by
   their values, also transposed, and Q, K and V in a merged matrix,

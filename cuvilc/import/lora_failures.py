@@ -11,6 +11,10 @@ from .lora_claims import Claim, Wanted
 
 _SHOWN = 6
 _MAP = '--adapter-map map.json with {{"{}": "initialiser or node"}} settles it'
+_WRAPPED = (
+    "the model was exported with PEFT's layers in it, an adapter among them: export the base, "
+    "as it is before `get_peft_model`"
+)
 _ZEROS = (
     "exporters drop a bias that is all zeros, as a new classifier's is; "
     "`torch.onnx.export(…, optimize=False)` keeps it"
@@ -43,9 +47,11 @@ def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool)
         notes.append(f"the model has {listed(modules)}")
     if searched:
         notes.append("no weight has the values of the base checkpoint's either")
+    wrapped = any(f".{m}".endswith(f".{want.module}.base_layer") for m in modules)
     return Diagnostic(
         codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model", want.place,
-        evidence=_tensors(want), notes=notes, help=_MAP.format(want.module),
+        evidence=_tensors(want), notes=notes,
+        help=_WRAPPED if wrapped else f"if it belongs to this model, {_MAP.format(want.module)}",
     )  # fmt: skip
 
 

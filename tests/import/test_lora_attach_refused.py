@@ -53,7 +53,16 @@ def test_a_module_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     assert error.message == "adapter `x`: `layers.0.q_porj.weight` is not in the model"
     assert error.evidence == "layers.0.q_porj.lora_A.weight"
     assert "`layers.0.q_proj`" in error.notes[0]
-    assert error.help.startswith('--adapter-map map.json with {"layers.0.q_porj": "')
+    said = 'if it belongs to this model, --adapter-map map.json with {"layers.0.q_porj": "'
+    assert error.help.startswith(said)
+
+
+def test_a_model_exported_with_an_adapter_in_it_says_so(tmp_path: Path) -> None:
+    """A map would put a second adapter upon the first."""
+    paths = [f"base_model.model.layers.0.{n}_proj.base_layer.weight" for n in "qk"]
+    error = refused(two(tmp_path, *paths), linear("layers.0.q_proj", 4, 4))
+    assert error.code == "CUV720" and "adapter-map" not in error.help
+    assert "exported with PEFT's layers in it" in error.help
 
 
 def test_everything_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
