@@ -6,12 +6,12 @@ weights stay as they are: all that rows can have is factors, gains and biases of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cuvilc import driver_swap
-from cuvilc.adapter import Adapter
+from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from cuvilc.driver import BuildRequest
     from cuvilc.driver_lora import Attached
 
-_LINEAR = "linear"
+_EMBEDDING = "embedding"
+_KINDS = ("linear", _EMBEDDING)  # of modules whose weights rows may change
 MOST_RANK = 2048  # of factors that stand for a weight that is replaced
 
 
@@ -32,60 +33,60 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     from cuvilc.dialect.lora_exchange import make_parameters  # noqa: PLC0415
 
     driver_swap.check(request)
-    check_ranks(attached.adapters)
-    sites = _weights(program, attached.sites)
+    sites = _sites(program, attached)
     pattern = request.lora_modules
     if not pattern and not sites:
         pattern = import_module("cuvilc.import.lora_attach").ALL_LINEAR
     later = driver_swap.later_sites(program, sites, pattern) if pattern else []
-    linear = [s for s in later if s.kind == _LINEAR and s.parameter == "weight"]
-    make_parameters(program, [*sites, *linear], batched=True)
+    make_parameters(program, [*sites, *(s for s in later if s.kind in _KINDS)], batched=True)
 
 
-def _weights(program: Any, sites: Iterable[Site]) -> list[Site]:
-    """The weights of the layers that the sites are parameters of. CUV744."""
+def _sites(program: Any, attached: Attached) -> list[Site]:
+    """Of what the adapters change: weights, those of the layers whose biases they change, and the
+    biases that are no linear layer's. CUV744.
+    """
     from cuvilc.dialect.lora_biases import weights_of  # noqa: PLC0415
 
-    found, biases = [], []
-    for site in sites:
-        if site.kind == _LINEAR and site.parameter == "weight":
-            found.append(site)
-        elif not site.kind and site.parameter == "bias":
-            biases.append(site)
-        else:
-            what = f"`{site.parameter}` of `{site.module}`"
-            raise _refused(f"{what} is one of {_ARTICLE[site.kind]}")
-    if biases:
-        attaching = import_module("cuvilc.import.lora_attach")
-        layers = attaching.all_sites(program)
-        with program:
-            homes = weights_of(program, biases, layers)
-        for bias in biases:
-            if bias not in homes:
-                raise _refused(f"the bias of `{bias.module}` is not added to a product")
-        named = {s.module for s in found}
-        found += [s for s in homes.values() if s.module not in named]
-    return found
+    weights = [s for s in attached.sites if s.kind in _KINDS and s.parameter == "weight"]
+    biases = [s for s in attached.sites if not s.kind and s.parameter == "bias"]
+    for site in attached.sites:
+        if site not in weights and site not in biases:
+            what = f"a {site.kind}'s" if site.kind else "no bias"
+            raise _refused(f"the `{site.parameter}` of `{site.module}` is {what}")
+    tables = {s.module for s in weights if s.kind == _EMBEDDING}
+    for adapter in attached.adapters:
+        check(adapter, {c.path: c for c in adapter.changes}, tables)
+    if not biases:
+        return weights
+    layers = import_module("cuvilc.import.lora_attach").all_sites(program)
+    with program:
+        homes = weights_of(program, biases, layers)
+    known = {s.module for s in weights}
+    return [
+        *weights, *(s for s in homes.values() if s.module not in known),
+        *(s for s in biases if s not in homes),
+    ]  # fmt: skip
 
 
-_ARTICLE = {"convolution": "a convolution", "embedding": "an embedding", "": "no linear layer"}
+def check(adapter: Adapter, changes: Mapping[str, ModuleChange], tables: Container[str]) -> None:
+    """Refuse weights whose replacement is too much work to do for each row. CUV744.
 
-
-def check_ranks(adapters: Iterable[Adapter]) -> None:
-    """Refuse weights whose replacement is too much work to do for each row. CUV744."""
-    for adapter in adapters:
-        for change in adapter.changes:
-            new = change.replaced.get("weight")
-            if new is not None and new.ndim == 2 and min(new.shape) > MOST_RANK:
-                rank = min(new.shape)
-                raise _refused(
-                    f"adapter `{adapter.name}` replaces `{change.path}.weight` {list(new.shape)}, "
-                    f"which would be factors of rank {rank} (at most {MOST_RANK})"
-                )
+    changes: by module; tables: the modules that are embeddings.
+    """
+    for module, change in changes.items():
+        new = change.replaced.get("weight")
+        if new is None:
+            continue
+        what = f"adapter `{adapter.name}` replaces `{change.path}.weight` {list(new.shape)}"
+        if module in tables:
+            raise _refused(f"{what}, the table of an embedding, as a whole")
+        if new.ndim == 2 and min(new.shape) > MOST_RANK:
+            rank = min(new.shape)
+            raise _refused(f"{what}: as factors, of rank {rank}, of at most {MOST_RANK}")
 
 
 def _refused(why: str) -> Exception:
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 
-    message = f"`--lora batch` changes linear layers: {why}"
+    message = f"`--lora batch` changes linear layers, embeddings by factors, and biases: {why}"
     return fail(codes.NO_SUCH_MODE, message, help="`--lora swap` and `--lora fold` take it")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cuvilc.driver import BuildRequest
     from cuvilc.driver_lora import Attached
 
+_TOLD = 8  # of what a package cannot exchange
+
 
 def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     """Make parameters of the weights that the adapters change, and of those that later ones may.
@@ -139,10 +141,11 @@ def resolve(
                 place=str(adapter.place),
             )
     if lost:
+        more = [f"and {len(lost) - _TOLD} more"] if len(lost) > _TOLD else []
         raise fail(
             codes.NOT_IN_PACKAGE,
             f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange",
-            place=str(adapter.place), notes=[f"also {text}" for text in lost[1:8]],
+            place=str(adapter.place), notes=[*(f"also {t}" for t in lost[1:_TOLD]), *more],
         )  # fmt: skip
     _check_fit(adapter, found, table)
     return found

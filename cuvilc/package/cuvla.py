@@ -135,10 +135,12 @@ def _of_rows(
         change = changes.get(part.module)
         if change is None:
             continue
-        low = change.low_rank
-        if "weight" in change.replaced:
+        low = change.low_rank if part.parameter == "weight" else None
+        if part.parameter == "weight" and "weight" in change.replaced:
             low = _exact_factors(site, part, changes, read(number))
-        bias = _bias_change(part, change, table, read)
+        bias = None
+        if part.parameter == "bias" or not _has_own_table(part.module, table):
+            bias = _bias_change(part, change, table, read)
         if low is not None or bias is not None:
             pieces.append(_piece(site, part, low, bias, lambda: read(number)))
     return _separate(number, sorted(pieces, key=lambda p: p.first))
@@ -156,6 +158,28 @@ def _exact_factors(
     return LowRank(a, b, 1.0, len(a), len(a))
 
 
+def _has_own_table(module: str, table: Sequence[Adaptable]) -> bool:
+    """Whether the module's bias is not its weight's line of outputs, but changed for itself."""
+    own = (module, "bias")
+    return any(
+        site.kernel is not None and own in [(p.module, p.parameter) for p in site.parts]
+        for site in table
+    )
+
+
+def _base_bias(
+    module: str, table: Sequence[Adaptable], read: Callable[[int], Array]
+) -> NDArray[np.float64]:
+    number, part = next(
+        (i, p)
+        for i, site in enumerate(table)
+        for p in site.parts
+        if (p.module, p.parameter) == (module, "bias")
+    )
+    line = np.asarray(read(number), np.float64).reshape(-1)
+    return line[part.start : part.start + part.size]
+
+
 def _bias_change(
     part: Part, change: ModuleChange, table: Sequence[Adaptable], read: Callable[[int], Array]
 ) -> NDArray[np.float64] | None:
@@ -163,9 +187,7 @@ def _bias_change(
     low, new = change.low_rank, change.replaced.get("bias")
     total = np.zeros(part.size)
     if new is not None:
-        own = Part(part.module, "bias", "", 0, part.size)
-        number = next(i for i, site in enumerate(table) if own in site.parts)
-        total += np.asarray(new, np.float64).reshape(-1) - np.asarray(read(number), np.float64)
+        total += np.asarray(new, np.float64).reshape(-1) - _base_bias(part.module, table, read)
     if low is not None and low.bias is not None:
         total += np.asarray(low.bias, np.float64).reshape(-1) * low.scale
     return total if new is not None or (low is not None and low.bias is not None) else None

@@ -26,13 +26,6 @@ import torch
 from tests.models import lora_models
 from tests.models.test_lora_fold import CASES
 
-# What changes linear layers alone.
-_TABLES = ("wte", "word_embeddings")
-
-
-def _fits(options: dict[str, Any]) -> bool:
-    return options.get("bias") != "all" and not set(_TABLES) & set(options["target_modules"])
-
 
 class Batched:
     """A package with all adapters of a model's cases but the last; what each gives for a row."""
@@ -40,7 +33,7 @@ class Batched:
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
         lora_models.export(name, folder / "model.onnx", dynamo)
-        cases = [(c, o) for n, c, o in CASES if n == name and _fits(o)]
+        cases = [(c, o) for n, c, o in CASES if n == name]
         self.truth: dict[str | None, np.ndarray] = {}
         for case, options in cases:
             self.truth[case] = lora_models.adapt(name, folder / case, **options)
@@ -169,20 +162,52 @@ def test_threads_load_and_unload_while_others_run(batched: Batched, tmp_path: Pa
     model.close()
 
 
-def test_what_a_batch_cannot_take_is_refused(batched: Batched, tmp_path: Path) -> None:
-    others = [(c, o) for n, c, o in CASES if n == batched.name and not _fits(o)]
-    if not others:
-        pytest.skip("a batch takes all cases of this model")
-    for case, options in others:
-        lora_models.adapt(batched.name, tmp_path / case, **options)
-        request = BuildRequest(
-            batched.folder / "model.onnx", tmp_path / "p.cuvil", vectors=0, lora="batch",
-            adapters=[(tmp_path / case, case)],
-        )  # fmt: skip
-        with pytest.raises(CuvilError) as caught:
-            build(request)
-        assert {d.code for d in caught.value.diagnostics} <= {"CUV743", "CUV744"}, case
-        assert not (tmp_path / "p.cuvil").exists()
+def test_files_are_what_the_package_has(batched: Batched, tmp_path: Path) -> None:
+    """An adapter that comes later gives the very bits of one that was there."""
+    model = cuvil.load(batched.package)
+    tenant = model.tenant("acme")
+    for name in batched.inside:
+        before = model.pages.pages
+        tenant.load_adapter(batched.file(name, tmp_path))
+        assert model.pages.pages == before
+        found = tenant.run(batched.feeds, [name, None])["y"]
+        wanted = model.run(batched.feeds, adapters=[name, None])["y"]
+        assert np.array_equal(found, wanted), name
+    model.close()
+
+
+def refused(tmp_path: Path, model: str, options: dict[str, Any]) -> str:
+    """What `--lora batch` says of an adapter that it cannot take."""
+    lora_models.export(model, tmp_path / "model.onnx", True)
+    lora_models.adapt(model, tmp_path / "tuned", merges=False, **options)
+    request = BuildRequest(
+        tmp_path / "model.onnx", tmp_path / "p.cuvil", vectors=0, lora="batch",
+        adapters=[(tmp_path / "tuned", "tuned")],
+    )  # fmt: skip
+    with pytest.raises(CuvilError) as caught:
+        build(request)
+    (found,) = caught.value.diagnostics
+    assert found.code == "CUV744" and not request.output.exists()
+    return found.message
+
+
+REFUSED = [
+    ("conv", {"target_modules": ["stem"]}, "the `weight` of `stem` is a convolution's"),
+    ("bert", {"target_modules": ["query"], "modules_to_save": ["LayerNorm"]}, "is no bias"),
+    ("bert", {"target_modules": ["query"], "modules_to_save": ["word_embeddings"]},
+     "the table of an embedding, as a whole"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "options", "why"), REFUSED, ids=["conv", "norm", "table"])
+def test_what_a_batch_cannot_take_is_refused(tmp_path, model, options, why) -> None:
+    assert why in refused(tmp_path, model, options)
+
+
+def test_a_layer_too_large_to_replace_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("cuvilc.driver_batch.MOST_RANK", 1)
+    options = {"target_modules": ["query"], "modules_to_save": ["classifier"]}
+    assert "of rank 2, of at most 1" in refused(tmp_path, "bert", options)
 
 
 def test_batches_of_any_size(tmp_path: Path) -> None:

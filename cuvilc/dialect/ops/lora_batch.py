@@ -40,7 +40,7 @@ def rows_per_slot(leading: Shape, slots: Dim) -> Dim:
     return floordiv(product(leading), maximum(slots, 1))
 
 
-def _check(x: TensorType, slots: TensorType, table: TensorType, pool: TensorType) -> None:
+def check_held(x: TensorType, slots: TensorType, table: TensorType, pool: TensorType) -> None:
     need_dtype(x, ("float32",), "x")
     need(x.rank >= 2, "x must have rows")
     need_dtype(slots, ("int64",), "slots")
@@ -55,12 +55,12 @@ def _check(x: TensorType, slots: TensorType, table: TensorType, pool: TensorType
         need_equal(mod(rows, maximum(parts, 1)), 0, "rows of x that slots do not divide")
 
 
-def _rows(slots: np.ndarray, count: int) -> np.ndarray:
+def rows_of(slots: np.ndarray, count: int) -> np.ndarray:
     """The slot of each row."""
     return np.repeat(slots, count // max(len(slots), 1))
 
 
-def _slot(k, index, x, slots):
+def slot_of(k, index, x, slots):
     """The slot of the row of x at `index`."""
     if same(x.shape[0], slots.shape[0]):
         return k.index(slots[index[0],])
@@ -87,14 +87,14 @@ class LoraShrink:
     rank: Dim
 
     def shape(x, slots, table, pool, *, rank):
-        _check(x, slots, table, pool)
+        check_held(x, slots, table, pool)
         need_true(less(-1, rank), f"rank {rank} is negative")
         return TensorType((*x.shape[:-1], table.shape[0] * rank), x.dtype)
 
     def reference(x, slots, table, pool, *, rank):
         rows = x.reshape(-1, x.shape[-1])
         made = np.zeros((len(rows), len(table), rank))
-        for m, slot in enumerate(_rows(slots, len(rows))):
+        for m, slot in enumerate(rows_of(slots, len(rows))):
             for p, entry in enumerate(table[:, slot] if slot else ()):
                 size = entry[RANK] * rows.shape[1]
                 a = pool[entry[A] : entry[A] + size].reshape(entry[RANK], rows.shape[1])
@@ -105,7 +105,7 @@ class LoraShrink:
         return (x.shape[-1],)
 
     def term(k, i, r, x, slots, table, pool, *, rank):
-        slot = k.let(_slot(k, i, x, slots))
+        slot = k.let(slot_of(k, i, x, slots))
         part, j = k.let(k.floordiv(i[-1], rank)), k.let(k.mod(i[-1], rank))
         inside = k.both(k.gt(slot, 0), k.lt(j, k.index(table[part, slot, RANK])))
         place = k.index(table[part, slot, A]) + j * x.shape[-1] + r[0]
@@ -142,7 +142,7 @@ class LoraMatMul:
     transpose_b: bool = False
 
     def shape(x, w, t, slots, table, pool, *, transpose_b):
-        _check(x, slots, table, pool)
+        check_held(x, slots, table, pool)
         need_dtype(w, ("float32",), "w")
         need_rank(w, 2, "w")
         k, n = reversed(w.shape) if transpose_b else w.shape
@@ -157,7 +157,7 @@ class LoraMatMul:
         rows = x.reshape(-1, x.shape[-1])
         y = np.matmul(rows, w.T if transpose_b else w)
         factors = t.reshape(len(rows), len(table), t.shape[-1] // max(len(table), 1))
-        for m, slot in enumerate(_rows(slots, len(rows))):
+        for m, slot in enumerate(rows_of(slots, len(rows))):
             for p, change in enumerate(table[:, slot] if slot else ()):
                 rank, _, b, gain, bias, first, panels = change[: COLUMNS - 1]
                 width = panels * PANEL
@@ -180,7 +180,7 @@ class LoraMatMul:
     combine = "sum"
 
     def finish(k, i, total, x, w, t, slots, table, pool, *, transpose_b):
-        slot = k.let(_slot(k, i, x, slots))
+        slot = k.let(slot_of(k, i, x, slots))
         y, panel = k.let(total), k.floordiv(i[-1], PANEL)
         for p in range(table.shape[0]):
             rank, _, b, gain, bias, first, panels = (

@@ -1,4 +1,4 @@
-"""`--lora batch`: products with batched parameters become products whose rows have adapters.
+"""`--lora batch`: what computes with batched parameters becomes what has an adapter for each row.
 
 What the operations read of the adapters comes in as inputs of `main` that the runtime sets itself
 (`hidden_inputs` says how many, the last ones): the slot of each part of the batch, a line as long
@@ -29,13 +29,13 @@ _PASSING = frozenset(
     f"ai.{name}"
     for name in (
         "elemwise_add", "elemwise_mul", "elemwise_sub", "relu", "gelu", "silu", "layer_norm",
-        "rms_norm", "tanh", "cast",
+        "rms_norm", "tanh", "cast", "lora_add", "lora_gather",
     )
 )  # fmt: skip
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it, no batched parameter is read but by `ai.lora_matmul`. CUV743."""
+    """After it, all results of batched parameters are `ai.lora_…`'s. CUV743."""
     with program:
         main = program.function("main")
         operations = list(ir.walk(ir.body(main)))
@@ -45,8 +45,10 @@ def run(program: Program, context: PassContext) -> None:
         hidden = _Hidden(program, main, weights)
         for number, weight in enumerate(weights):
             weight.attributes["table"] = write_attr(number)
+            _, parameter, kind, *_ = ir.attrs(weight)["parts"][0]
+            adapt = _add if parameter == "bias" else _gather if kind == "embedding" else _multiply
             for use in list(weight.results[0].uses):
-                _adapt(program, use.owner.operation, use.operand_number, hidden, number)
+                adapt(program, use.owner.operation, use.operand_number, hidden, number)
                 context.apply(NAME)
 
 
@@ -79,7 +81,7 @@ class _Hidden:
         ir.retype_function(main)
 
 
-def _adapt(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
+def _multiply(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
     """A product with the weight becomes one whose rows have adapters."""
     attrs = {"transpose_a": False, "transpose_b": False, **ir.attrs(use)}
     weight = ir.defining(use.operands[place])
@@ -90,16 +92,64 @@ def _adapt(program: Program, use: Operation, place: int, hidden: _Hidden, number
     if ir.attrs(weight)["out_axis"] != outputs or ir.type_of(use.operands[1]).rank != 2:
         raise _no_place(program, "the outputs of the weight are not those of the product", use)
     x, w = use.operands
-    if ir.type_of(x).dtype != "float32":
-        raise _no_place(program, f"the product is of {ir.type_of(x).dtype}", use)
-    if x in hidden.turned or not _rows_are_the_batch(x, hidden.batch):
-        shape = ir.type_of(x)
-        raise _no_place(program, f"the rows of {shape} are not those of the batch", use)
+    _check_rows(program, use, x, hidden)
     held = (hidden.slots, hidden.tables[number], hidden.pool)
     with ir.before(use):
         t = ir.build("ai.lora_shrink", x, *held, rank=symbol(RANK))
         y = ir.build("ai.lora_matmul", x, w, t, *held, transpose_b=attrs["transpose_b"])
     ir.replace(use, y)
+
+
+def _gather(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
+    """What is looked up in an embedding table gets the adapters' part."""
+    if use.name != "ai.gather" or place != 0 or ir.attrs(use)["axis"] != 0:
+        raise _no_place(program, f"{use.name} reads a table that adapters change", use)
+    size = ir.type_of(use.operands[0]).static_shape[0]
+    ids = use.operands[1]
+    _add_to_result(program, use, hidden, number, "ai.lora_gather", [ids], size=size)
+
+
+def _add(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
+    """A bias stays a constant; the adapters' is added to what it was added to."""
+    bias, result = use.operands[place], ir.type_of(use.results[0])
+    axis = {("ai.conv", 2): 1, ("ai.layer_norm", 2): result.rank - 1}.get((use.name, place), 0)
+    sizes = ir.type_of(bias).static_shape
+    if use.name == "ai.elemwise_add":
+        wide = [result.rank - len(sizes) + i for i, d in enumerate(sizes) if d != 1]
+        axis = wide[0] if len(wide) == 1 else 0
+    if axis == 0 or result.shape[axis] != max(sizes):
+        raise _no_place(program, f"{use.name} reads a bias that adapters change", use)
+    owner = ir.defining(bias)
+    assert owner is not None
+    attrs = ir.attrs(owner)
+    held = {name: attrs[name] for name in ("key", "fingerprint", "shape", "dtype", "layout")}
+    with ir.before(use):
+        use.operands[place] = ir.build("ai.constant", **held)
+    _add_to_result(program, use, hidden, number, "ai.lora_add", [bias], axis=axis)
+
+
+def _add_to_result(
+    program: Program, use: Operation, hidden: _Hidden, number: int, name: str,
+    operands: list[Value], **attributes: Any,
+) -> None:  # fmt: skip
+    """Whoever reads the result of `use` reads what `name` makes of it instead."""
+    y = use.results[0]
+    _check_rows(program, use, y, hidden)
+    readers = [(u.owner.operation, int(u.operand_number)) for u in y.uses]
+    with ir.after(use):
+        held = (hidden.slots, hidden.tables[number], hidden.pool)
+        made = ir.build(name, y, *operands, *held, **attributes)
+    for reader, place in readers:
+        reader.operands[place] = made
+
+
+def _check_rows(program: Program, use: Operation, x: Value, hidden: _Hidden) -> None:
+    t = ir.type_of(x)
+    if t.dtype != "float32":
+        what = "product" if use.name == "ai.matmul" else "result"
+        raise _no_place(program, f"the {what} is of {t.dtype}", use)
+    if x in hidden.turned or not _rows_are_the_batch(x, hidden.batch):
+        raise _no_place(program, f"the rows of {t} are not those of the batch", use)
 
 
 def _turned(main: Any, batch: Dim) -> set[Value]:
