@@ -30,6 +30,8 @@ from cuvilc.targets.schedules import (
     special_suppression,
     special_top_k,
     tree,
+    winograd,
+    winograd_weights,
 )
 
 Schedule = Callable[[Region, Chip, str], Scheduled]
@@ -45,6 +47,8 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("lora-shrink", lora_shrink.schedule),
     ("conv", conv.schedule),
     ("conv-dot", conv_dot.schedule),
+    ("winograd", winograd.schedule),
+    ("winograd-weights", winograd_weights.schedule),
     ("depthwise", depthwise.schedule),
     ("pool", pool.schedule),
     ("rows", rows.schedule),

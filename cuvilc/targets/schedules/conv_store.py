@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from cuvilc.dialect import ir
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.microkernel import (
     Epilogue,
-    RegisterTile,
     first_of,
     opaque,
     powers_of_two,
 )
+
+
+class Pixels(Protocol):
+    """`rows` pixels of `width` channels, as a RegisterTile has them."""
+
+    rows: int
+    width: int
+
+    def at(self, row: int, lane: Any) -> Any:
+        """A channel of a pixel; pixels are asked for in order."""
+
+    def spill(self) -> Any:
+        """All of them as an array [rows, width] in memory."""
 
 
 class ChannelStore:
@@ -40,22 +53,32 @@ class ChannelStore:
         return lambda p: (ow + p,) if self._flat else (oh, ow + p)
 
     def tile(
-        self, tile: RegisterTile, image: Any, block: Any, blocks: int, place: Callable[[Any], Any]
-    ) -> None:
-        """`place(p)` is the spatial index of pixel p; channels begin at `block`."""
+        self, tile: Pixels, image: Any, block: Any, blocks: int, place: Callable[[Any], Any],
+        count: Any = None,
+    ) -> None:  # fmt: skip
+        """`place(p)` is the spatial index of pixel p; channels begin at `block`; `count`: of the
+        pixels that are stored, the first ones (all, unless given).
+        """
         partial = self.channels % BLOCK
+        count = tile.rows if count is None else count
         if not partial and self.epilogue.unrolls:
             for h in range(blocks):
                 with self.b.loop(BLOCK, self.lanes) as lane:
                     for p in range(tile.rows):
                         value = tile.at(p, lane + h * BLOCK)
-                        self._store(image, (block + h) * BLOCK + lane, place(p), value)
+                        with self._while(p, count):
+                            self._store(image, (block + h) * BLOCK + lane, place(p), value)
             return
         memory = tile.spill()
-        rows = opaque(self.b, tile.rows) if tile.rows > 1 else 1  # LLVM shall not unroll it
+        rows = opaque(self.b, count) if tile.rows > 1 else 1  # LLVM shall not unroll it
         with self.b.loop(rows, name="p") as p:
             for h in range(blocks):
                 self._block(memory, p, tile.width, image, block, h, place(p))
+
+    def _while(self, p: int, count: Any) -> AbstractContextManager[None]:
+        """Only if p < count, of which there is one at least."""
+        sure = p == 0 or isinstance(count, int)
+        return nullcontext() if sure else self.b.when(p < count)
 
     def _block(
         self, memory: Any, p: Any, width: int, image: Any, block: Any, h: int, place: Any

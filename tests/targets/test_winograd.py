@@ -1,0 +1,170 @@
+"""Convolutions by Winograd's filtering agree with the interpreter, whatever the sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.winograd import MATRICES, TILES, points
+from cuvilc.targets import x86
+from cuvilc.targets.region import Miss, Region
+from cuvilc.targets.schedules import SCHEDULES
+from cuvilc.targets.schedules.winograd import schedule
+from cuvilc.targets.schedules.winograd_transforms import combine
+from cuvilc.targets.schedules.winograd_weights import schedule as weights_schedule
+from tests.targets.kernel_harness import (
+    V2,
+    V4,
+    Kernel,
+    Launch,
+    agrees,
+    check,
+    program_of,
+    random_feeds,
+)
+from tests.targets.samples import on_chips
+
+H, W, N = symbol("h"), symbol("w"), symbol("n")
+BLOCKED = "NCHW16c"
+on_tiles = pytest.mark.parametrize("tile", TILES)
+
+
+def conv(
+    x: Any, outputs: int, tile: int, pads: Any = (1, 1, 1, 1), layout: str = BLOCKED,
+    tail: Any = None, residual: bool = False,
+) -> Any:  # fmt: skip
+    """A program of one convolution with bias, then an addition, then `tail`, unary operations."""
+    attrs = {
+        "tile": tile, "pads_begin": pads[:2], "pads_end": pads[2:], "out_layout": BLOCKED,
+    }  # fmt: skip
+    size = tuple(n + pads[i] + pads[i + 2] - 2 for i, n in enumerate(x[2:]))
+    types = [
+        TensorType(x, layout=layout),
+        TensorType((outputs, points(tile) ** 2, x[1]), layout="pack0_32"),
+        TensorType((outputs,)),
+        *[TensorType((x[0], outputs, *size), layout=BLOCKED)] * residual,
+    ]
+
+    def body(x: Any, u: Any, bias: Any, *more: Any) -> Any:
+        value = ir.build("ai.conv_winograd", x, u, bias, **attrs)
+        for other in more:
+            value = ir.build("ai.elemwise_add", value, other)
+        for name in tail or ():
+            value = ir.build(name, value)
+        return value
+
+    return program_of(types, body)
+
+
+@on_chips
+@on_tiles
+@pytest.mark.parametrize("outputs", [1, 16, 30, 48, 70])
+@pytest.mark.parametrize("inputs", [1, 17, 32, 45])
+def test_channels(inputs: int, outputs: int, tile: int, chip: Any) -> None:
+    check(conv((1, inputs, 5, 9), outputs, tile, tail=["ai.relu"]), chip, schedule)
+
+
+@on_chips
+@on_tiles
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (5, 5), (7, 7), (14, 14), (3, 29), (13, 60)])
+def test_sizes(size: Any, tile: int, chip: Any) -> None:
+    check(conv((3, 20, *size), 40, tile), chip, schedule)
+
+
+@on_chips
+@on_tiles
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (0, 1, 2, 3), (2, 2, 2, 2), (5, 0, 0, 6)])
+@pytest.mark.parametrize("size", [(9, 14), (H, W)], ids=["static", "symbolic"])
+def test_pads(size: Any, pads: Any, tile: int, chip: Any) -> None:
+    sizes = [{"h": h, "w": w} for h, w in ((9, 14), (3, 3), (8, 60), (40, 7))]
+    check(conv((2, 18, *size), 36, tile, pads), chip, schedule, sizes)
+
+
+@on_chips
+@on_tiles
+def test_batches(tile: int, chip: Any) -> None:
+    """Tiles of several images share a task; more tasks than one."""
+    sizes = [{"n": n} for n in (1, 3, 40)]
+    check(conv((N, 16, 7, 7), 48, tile, tail=["ai.relu"]), chip, schedule, sizes)
+    check(conv((5, 16, 30, 31), 33, tile), chip, schedule)
+
+
+@pytest.mark.parametrize("chip", [V4, x86.CHIPS["x86-64-v3"], V2], ids=lambda c: c.name)
+@on_tiles
+@pytest.mark.parametrize("size", [(8, 8), (7, 9), (H, W)], ids=["whole", "odd", "symbolic"])
+@pytest.mark.parametrize("outputs", [64, 72])
+def test_epilogues(outputs: int, size: Any, tile: int, chip: Any) -> None:
+    """A residual addition and an activation, cheap enough to be unrolled and not."""
+    sizes = [{"h": 8, "w": 8}, {"h": 5, "w": 3}]
+    for tail in (["ai.relu"], ["ai.sigmoid", "ai.tanh"]):
+        program = conv((2, 16, *size), outputs, tile, tail=tail, residual=True)
+        check(program, chip, schedule, sizes)
+
+
+@on_chips
+def test_input_transformed_once_a_call(chip: Any) -> None:
+    """Tasks that differ in their output channels alone: also where a call begins among them."""
+    kernel = check(conv((1, 64, 7, 7), 512, 4), chip, schedule)
+    feeds = random_feeds(kernel.program)
+    assert int(kernel.scheduled.facts.tasks) > 2
+    agrees(kernel, feeds)
+
+
+def test_row_major_input_is_a_miss() -> None:
+    program = conv((1, 16, 8, 8), 32, 4, layout="")
+    with program, pytest.raises(Miss, match="row-major"):
+        schedule(Region.of(program, program.function("main")), V4, "kernel")
+
+
+def weights(outputs: int, channels: int, tile: int) -> Any:
+    w = TensorType((outputs, channels, 3, 3), layout="pack0_32")
+    return program_of(
+        [w], lambda w: ir.build("ai.winograd_weights", w, tile=tile, out_layout="pack0_32")
+    )
+
+
+@on_chips
+@on_tiles
+@pytest.mark.parametrize(("outputs", "channels"), [(1, 1), (32, 16), (70, 37), (128, 200)])
+def test_weights(outputs: int, channels: int, tile: int, chip: Any) -> None:
+    check(weights(outputs, channels, tile), chip, weights_schedule)
+
+
+def test_weights_beyond_the_last_output_stay_zero() -> None:
+    """A convolution multiplies the whole panel."""
+    kernel = Kernel(weights(5, 3, 4), V4, weights_schedule)
+    array = np.ones((5, 3, 3, 3), np.float32)
+    launch = Launch(kernel, {"x0": array})
+    launch(0, launch.tasks)
+    assert not launch.buffers[1][..., 5:].any()
+
+
+@on_tiles
+@pytest.mark.parametrize("part", ["output", "input", "weights"])
+def test_transforms_are_the_matrices(part: str, tile: int) -> None:
+    """The sums that share terms are the rows of the matrices."""
+
+    class Numbers:
+        @staticmethod
+        def let(value: Any) -> Any:
+            return value
+
+        @staticmethod
+        def const(value: float, dtype: str) -> float:
+            return value
+
+    matrix = getattr(MATRICES[tile], part)
+    x = np.random.default_rng(0).standard_normal((len(matrix[0]), 9))
+    found = combine(Numbers(), matrix, list(x))  # type: ignore[arg-type]
+    np.testing.assert_allclose(found, np.asarray(matrix) @ x, rtol=1e-12, atol=1e-12)
+
+
+def test_registered() -> None:
+    names = [name for name, _ in SCHEDULES]
+    assert names.index("winograd") < names.index("fallback")
+    assert names.index("winograd-weights") < names.index("fallback")
