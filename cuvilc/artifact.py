@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 from cuvilc.diagnostics import define, fail
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter
@@ -160,6 +160,7 @@ class Memory(TypedDict):
     scratch_bytes: list[int | str]
     buffers: list[ArenaBuffer]
     heap: NotRequired[list[HeapBuffer]]
+    prepared_bytes: NotRequired[int]
 
 
 class WeightsInfo(TypedDict):

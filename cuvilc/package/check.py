@@ -8,7 +8,7 @@ from cuvilc.diagnostics import fail
 from cuvilc.dialect import dims
 from cuvilc.package.codes import BAD_PLAN
 from cuvilc.package.image_format import DTYPES, MAX_RANK
-from cuvilc.package.plan import Buffer, BufferKind, Plan, Port, Step, StepKind
+from cuvilc.package.plan import CPU_LEVEL, Buffer, BufferKind, Plan, Port, Step, StepKind
 
 
 def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]) -> None:
@@ -20,6 +20,7 @@ def check_plan(plan: Plan, weight_keys: Container[str], features: Container[str]
         *_port_faults(plan, plan.outputs, BufferKind.OUTPUT, "output"),
         *(f for i, b in enumerate(plan.buffers) for f in _buffer_faults(plan, i, b, weight_keys)),
         *(f for i, s in enumerate(plan.steps) for f in _step_faults(plan, i, s)),
+        *_prepare_faults(plan),
         *_adaptable_faults(plan, weight_keys),
         *_level_faults(plan, features),
         *_name_faults(plan),
@@ -91,6 +92,11 @@ def _buffer_faults(plan: Plan, i: int, buffer: Buffer, keys: Container[str]) -> 
             yield f"buffer {i} is the weight `{place}`, which is not in the table"
     elif isinstance(place, str):
         yield f"buffer {i} has the key `{place}` and is not a weight"
+    elif buffer.kind == BufferKind.PREPARED:
+        if not (isinstance(place, int) and place >= 0 and place % 64 == 0):
+            yield f"buffer {i} has no place in prepared memory: {place}"
+        if not isinstance(buffer.bytes, int):
+            yield f"buffer {i}, of prepared memory, has a symbolic size: {buffer.bytes}"
     elif buffer.kind != BufferKind.ARENA:
         counts = {
             BufferKind.INPUT: len(plan.inputs),
@@ -113,7 +119,9 @@ def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
     for b in step.buffers:
         if not 0 <= b < len(plan.buffers):
             yield f"{what} uses buffer {b}, which does not exist"
-    if step.kind == StepKind.KERNEL and not 0 <= step.target < len(plan.kernels):
+    if step.kind in (StepKind.KERNEL, StepKind.PREPARE) and not 0 <= step.target < len(
+        plan.kernels
+    ):
         yield f"{what} runs kernel {step.target}, which does not exist"
     if step.kind in (StepKind.BRANCH, StepKind.JUMP) and not 0 <= step.target <= len(plan.steps):
         yield f"{what} goes to step {step.target}, which does not exist"
@@ -127,6 +135,25 @@ def _step_faults(plan: Plan, i: int, step: Step) -> Iterator[str]:
         yield f"{what} has {len(step.scalars)} scalars, not one"
     if len(step.buffers) not in _BUFFERS_OF.get(step.kind, (len(step.buffers),)):
         yield f"{what} has {len(step.buffers)} buffers"
+
+
+def _prepare_faults(plan: Plan) -> Iterator[str]:
+    """They come first, nothing jumps to them, and they know no input."""
+    count = sum(s.kind == StepKind.PREPARE for s in plan.steps)
+    allowed = (BufferKind.WEIGHT, BufferKind.PREPARED)
+    for i, step in enumerate(plan.steps):
+        if step.kind in (StepKind.BRANCH, StepKind.JUMP) and step.target < count:
+            yield f"step {i} goes to step {step.target}, which is prepared"
+        if step.kind != StepKind.PREPARE:
+            continue
+        if i >= count:
+            yield f"step {i} is prepared, and steps before it are not"
+        sizes = (step.tasks, step.scratch_bytes, *step.scalars)
+        if set().union(*(dims.symbols(d) for d in sizes)) - {CPU_LEVEL}:
+            yield f"step {i} is prepared, and has sizes that only a run can tell"
+        kinds = [plan.buffers[b].kind for b in step.buffers if 0 <= b < len(plan.buffers)]
+        if any(k not in allowed for k in kinds):
+            yield f"step {i} is prepared, and uses what only a run has"
 
 
 def _adaptable_faults(plan: Plan, keys: Container[str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def describe(
     kernels: Mapping[str, KernelFacts],
     adapters: Sequence[dict[str, object]] = (),
 ) -> artifact.Metadata:
-    """Metadata of schema 1.2, complete but for what writing the package finds out."""
+    """Metadata of schema 1.3, complete but for what writing the package finds out."""
     plan, typical = plan.visible()
     if typical:
         kernels = {
@@ -89,17 +89,17 @@ def _range(dim: Dim, ranges: Ranges) -> list[int | None]:
 def _kernels(plan: Plan, facts: Mapping[str, KernelFacts]) -> list[artifact.Kernel]:
     calls: dict[int, list[Step]] = {}
     for step in plan.steps:
-        if step.kind == StepKind.KERNEL:
+        if step.kind in (StepKind.KERNEL, StepKind.PREPARE):
             calls.setdefault(step.target, []).append(step)
     return [
         {
             "name": name,
             "schedule": facts[name].schedule,
             "layers": _unique(step.layer for step in calls.get(i, []) if step.layer),
-            "calls": len(calls.get(i, [])),
+            "calls": sum(step.kind == StepKind.KERNEL for step in calls.get(i, [])),
             "flops": plain(facts[name].flops),
             "bytes": plain(facts[name].bytes),
-            "tasks": plain(_total(step.tasks for step in calls.get(i, []))),
+            "tasks": plain(_total(s.tasks for s in calls.get(i, []) if s.kind == StepKind.KERNEL)),
         }
         for i, name in enumerate(plan.kernels)
     ]
@@ -117,7 +117,8 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _memory(plan: Plan) -> artifact.Memory:
-    scratch = [plain(s.scratch_bytes) for s in plan.steps if s.scratch_bytes != 0]
+    runs = [s for s in plan.steps if s.kind != StepKind.PREPARE]
+    scratch = [plain(s.scratch_bytes) for s in runs if s.scratch_bytes != 0]
     heap: list[artifact.HeapBuffer] = [
         {"slot": b.place[0], "offset": plain(b.place[1]), "bytes": plain(b.bytes)}
         for b in plan.buffers
@@ -134,4 +135,7 @@ def _memory(plan: Plan) -> artifact.Memory:
     }
     if heap:
         memory["heap"] = heap
+    prepared = plan.prepared_bytes
+    if prepared:
+        memory["prepared_bytes"] = prepared
     return memory

@@ -25,6 +25,7 @@ class BufferKind(IntEnum):
     OUTPUT = 3
     HEAP = 4
     ADAPTED = 5
+    PREPARED = 6
 
 
 class StepKind(IntEnum):
@@ -35,6 +36,7 @@ class StepKind(IntEnum):
     JUMP = 4
     REQUIRE = 5
     BIND = 6
+    PREPARE = 7
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class Port:
 @dataclass(frozen=True)
 class Buffer:
     """`place`: arena offset in bytes (a Dim), key of a weight, number of an input, an output or (of
-    an ADAPTED buffer) an exchangeable weight, or, of a HEAP buffer, the slot's number and the
-    offset in it in bytes.
+    an ADAPTED buffer) an exchangeable weight, offset in bytes in prepared memory, or, of a HEAP
+    buffer, the slot's number and the offset in it in bytes.
 
     A heap slot is a block of its own that grows to hold its buffers, and keeps what is in it.
     """
@@ -139,6 +141,7 @@ class Step:
 
     BRANCH jumps when the bool in its buffer is false or, without a buffer, when its scalar is 0.
     REQUIRE: its one scalar must not be 0; `name` is what to say then.
+    PREPARE: a kernel that runs when the package is opened. These come first.
     BIND: the computed symbol becomes its one scalar or, with a buffer, the element of that number
     of the buffer, which holds int64. Everything that follows from the symbol is sized anew.
     """
@@ -195,6 +198,17 @@ class Plan:
                            cost=known(s.cost)) for s in self.steps],
             arena_bytes=known(self.arena_bytes),
         ), typical  # fmt: skip
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Of the memory that PREPARE steps fill."""
+        ends = [
+            b.place + b.bytes
+            for b in self.buffers
+            if b.kind == BufferKind.PREPARED and isinstance(b.place, int)
+            and isinstance(b.bytes, int)
+        ]  # fmt: skip
+        return max(ends, default=0)
 
     def code_symbol(self, kernel: str, level: int) -> str:
         """The symbol of the code that a level runs."""

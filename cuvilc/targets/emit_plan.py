@@ -83,6 +83,7 @@ class _Emitter:
         self.plan.hidden_inputs = names.get("hidden_inputs", 0)
         self.plan.symbols = self.symbols()
         self.plan.arena_bytes = names["arena_bytes"]
+        self.prepare(block)
         self.block(block)
         for name, value in zip(names["output_names"], ir.terminator(block).operands, strict=True):
             t = ir.type_of(value)
@@ -160,7 +161,18 @@ class _Emitter:
         if kind == "arena":
             return self.buffer(Buffer(BufferKind.ARENA, size_bytes, where + offset))
         assert isinstance(where, int)
+        if kind == "prepared":
+            return self.buffer(Buffer(BufferKind.PREPARED, size_bytes, where))
         return self.buffer(Buffer(BufferKind.HEAP, size_bytes, (where, offset)))
+
+    def prepare(self, block: Any) -> None:
+        """The steps that run when the package is opened: first, wherever their launches stand."""
+        for operation in ir.walk(block):
+            if not _is_prepared(operation):
+                continue
+            for value in operation.operands:
+                self.do_ai_constant(ir.defining(value))
+            self.launch(operation, StepKind.PREPARE)
 
     def block(self, block: Any) -> None:
         for operation in ir.operations(block):
@@ -310,6 +322,11 @@ class _Emitter:
         LoopEmitter(self, operation).emit()
 
     def do_ai_cpu_launch(self, operation: Operation) -> None:
+        if not _is_prepared(operation):
+            self.launch(operation, StepKind.KERNEL)
+
+    def launch(self, operation: Operation, kind: StepKind) -> None:
+        """A step that runs a kernel. What is prepared costs a run nothing."""
         attrs = ir.attrs(operation)
         kernel = self.kernels[attrs["kernel"]]
         for value, place in zip(operation.results, attrs["places"], strict=True):
@@ -319,9 +336,11 @@ class _Emitter:
         sizes = dict(zip(names, attrs["symbols"], strict=True))
         facts = kernel.facts
         flops, moved = substitute(facts.flops, sizes), substitute(facts.bytes, sizes)
+        if kind == StepKind.PREPARE:
+            flops = moved = 0
         self.plan.steps.append(
             Step(
-                StepKind.KERNEL,
+                kind,
                 target=self.kernel_number(kernel.name),
                 buffers=tuple(self.numbers[v] for v in (*operation.operands, *operation.results)),
                 scalars=tuple(substitute(s, sizes) for s in facts.scalars),
@@ -336,6 +355,10 @@ class _Emitter:
         self.emitted.facts[kernel.name] = KernelFacts(
             facts.schedule, known.flops + flops, known.bytes + moved
         )
+
+
+def _is_prepared(operation: Operation) -> bool:
+    return any(kind == "prepared" for kind, _ in ir.places(operation))
 
 
 def _tasks(tasks: Dim, launch: Operation) -> Dim:

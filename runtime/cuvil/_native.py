@@ -109,6 +109,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuvil_context_create": (c_int, c_void_p, POINTER(Options), POINTER(c_void_p)),
     "cuvil_context_destroy": (None, c_void_p),
     "cuvil_context_bytes": (c_size_t, c_void_p),
+    "cuvil_model_bytes": (c_size_t, c_void_p),
     "cuvil_set_input": (c_int, c_void_p, c_int32, POINTER(Tensor)),
     "cuvil_set_output": (c_int, c_void_p, c_int32, POINTER(Tensor)),
     "cuvil_get_output": (c_int, c_void_p, c_int32, POINTER(Tensor)),
@@ -138,8 +139,9 @@ SLOW = {
 
 # Packages built before these existed have none of them.
 LATER = {
-    name for name in SIGNATURES if any(word in name for word in ("_adapter", "_tenant", "_pages"))
-}
+    name for name in SIGNATURES
+    if any(word in name for word in ("_adapter", "_tenant", "_pages", "_model_bytes"))
+}  # fmt: skip
 
 
 class _Names:

@@ -187,6 +187,8 @@ typedef struct {
 } cuvil_pages_info;
 CUVIL_API cuvil_status cuvil_get_pages(cuvil_model *model, cuvil_pages_info *info);
 
+/* Bytes of weights that the model keeps in a form of its own, made when it was opened. */
+CUVIL_API size_t cuvil_model_bytes(const cuvil_model *model);
 /* Bytes of arena, scratch and growing blocks that this context holds. */
 CUVIL_API size_t cuvil_context_bytes(const cuvil_context *context);
 /* Call probe after every step; NULL turns it off again and costs nothing. */

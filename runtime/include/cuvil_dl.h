@@ -28,16 +28,16 @@
             F(infer_shapes) F(get_output) F(set_output) F(run) F(context_bytes) F(set_probe)
 
 /* NULL in packages that were built before there were any. */
-#define CUVIL_ADAPTER_FUNCTIONS(F)                                                                \
+#define CUVIL_LATER_FUNCTIONS(F)                                                                  \
     F(adapter_count) F(get_adapter) F(use_adapter) F(load_adapter) F(unload_adapter)              \
         F(get_tenant) F(tenant_load_adapter) F(tenant_unload_adapter) F(tenant_adapter_count)     \
-            F(tenant_get_adapter) F(set_adapters) F(get_pages)
+            F(tenant_get_adapter) F(set_adapters) F(get_pages) F(model_bytes)
 
 #define CUVIL_MEMBER(name) CUVIL_TYPE_OF(cuvil_##name) name;
 typedef struct {
     void *library;
     CUVIL_FUNCTIONS(CUVIL_MEMBER)
-    CUVIL_ADAPTER_FUNCTIONS(CUVIL_MEMBER)
+    CUVIL_LATER_FUNCTIONS(CUVIL_MEMBER)
 } cuvil_api;
 #undef CUVIL_MEMBER
 
@@ -70,7 +70,7 @@ static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
 #define CUVIL_FIND(name)                                \
     symbol = dlsym(api->library, "cuvil_" #name);       \
     memcpy((void *)&api->name, &symbol, sizeof symbol);
-    CUVIL_ADAPTER_FUNCTIONS(CUVIL_FIND)
+    CUVIL_LATER_FUNCTIONS(CUVIL_FIND)
 #undef CUVIL_FIND
     if (problem == NULL && api->api_version() != CUVIL_API_VERSION)
         problem = "the model has another version of the C API";

@@ -92,6 +92,16 @@ static cuvil_status check_symbols(const cuvil_model *model)
     return CUVIL_OK;
 }
 
+#define MOST_BYTES (INT64_C(1) << 47) /* what a process can address */
+
+/* Of a PREPARED buffer. */
+static bool good_prepared(const cuvil_model *model, const cuvil_buffer *buffer)
+{
+    const cuvil_expr *bytes = &model->exprs[buffer->bytes];
+    return buffer->place % 64 == 0 && bytes->op == CUVIL_EXPR_CONST && bytes->imm >= 0 &&
+           bytes->imm <= MOST_BYTES;
+}
+
 static cuvil_status check_buffers(const cuvil_model *model)
 {
     for (uint32_t i = 0; i < model->buffer_count; i++) {
@@ -103,6 +113,7 @@ static cuvil_status check_buffers(const cuvil_model *model)
         case CUVIL_BUFFER_INPUT: limit = model->input_count; break;
         case CUVIL_BUFFER_OUTPUT: limit = model->output_count; break;
         case CUVIL_BUFFER_ADAPTED: limit = model->adaptable_count; break;
+        case CUVIL_BUFFER_PREPARED: limit = MOST_BYTES; break;
         case CUVIL_BUFFER_HEAP:
             if ((uint32_t)buffer->place >= model->buffer_count)
                 return CORRUPT("buffer %u lies in heap slot %u", i, (uint32_t)buffer->place);
@@ -114,6 +125,8 @@ static cuvil_status check_buffers(const cuvil_model *model)
             return CORRUPT("buffer %u (kind %u) is out of range: place %llu of %llu", i,
                            buffer->kind, (unsigned long long)buffer->place,
                            (unsigned long long)limit);
+        if (buffer->kind == CUVIL_BUFFER_PREPARED && !good_prepared(model, buffer))
+            return CORRUPT("buffer %u, of prepared memory, is misaligned or of unknown size", i);
     }
     return CUVIL_OK;
 }
@@ -151,6 +164,23 @@ static bool writable(const cuvil_model *model, uint32_t operand)
     return kind == CUVIL_BUFFER_ARENA || kind == CUVIL_BUFFER_OUTPUT || kind == CUVIL_BUFFER_HEAP;
 }
 
+/* The step runs once, before there are inputs and an arena. */
+static bool good_prepare(const cuvil_model *model, const cuvil_step *step)
+{
+    for (uint32_t i = 0; i < step->buffer_count; i++) {
+        uint32_t kind = model->buffers[model->operands[step->buffers + i]].kind;
+        if (kind != CUVIL_BUFFER_WEIGHT && kind != CUVIL_BUFFER_PREPARED)
+            return false;
+    }
+    return (uint32_t)(step - model->steps) < model->prepare_count &&
+           step->target < cuvil_kernel_count && step->tasks < model->expr_count;
+}
+
+static bool good_target(const cuvil_model *model, const cuvil_step *step)
+{
+    return step->target >= model->prepare_count && step->target <= model->step_count;
+}
+
 /* Whether the step's own kind finds what it needs; its operands are in range already. */
 static bool good_kind(const cuvil_model *model, const cuvil_step *step)
 {
@@ -160,13 +190,14 @@ static bool good_kind(const cuvil_model *model, const cuvil_step *step)
     case CUVIL_STEP_COPY: return step->buffer_count == 2 && writable(model, step->buffers + 1);
     case CUVIL_STEP_DIMS: return step->buffer_count == 1 && writable(model, step->buffers);
     case CUVIL_STEP_BRANCH:
-        return step->target <= model->step_count &&
+        return good_target(model, step) &&
                (step->buffer_count == 1 || (step->buffer_count == 0 && step->scalar_count == 1));
-    case CUVIL_STEP_JUMP: return step->target <= model->step_count;
+    case CUVIL_STEP_JUMP: return good_target(model, step);
     case CUVIL_STEP_REQUIRE: return step->scalar_count == 1;
     case CUVIL_STEP_BIND:
         return step->target >= model->input_symbols && step->target < model->symbol_count &&
                step->buffer_count <= 1 && step->scalar_count == 1;
+    case CUVIL_STEP_PREPARE: return good_prepare(model, step);
     default: return false;
     }
 }

@@ -195,6 +195,9 @@ static void fill(cuvil_model *model)
     model->outputs = section(model, CUVIL_SECTION_OUTPUTS, &model->output_count);
     model->buffers = section(model, CUVIL_SECTION_BUFFERS, &model->buffer_count);
     model->steps = section(model, CUVIL_SECTION_STEPS, &model->step_count);
+    while (model->prepare_count < model->step_count &&
+           model->steps[model->prepare_count].kind == CUVIL_STEP_PREPARE)
+        model->prepare_count++;
     model->operands = section(model, CUVIL_SECTION_OPERANDS, &model->operand_count);
     model->weights = section(model, CUVIL_SECTION_WEIGHTS, NULL);
     model->weight_bytes = model->header->sections[CUVIL_SECTION_WEIGHTS].bytes;

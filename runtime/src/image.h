@@ -11,6 +11,9 @@
  *   expression is compared with that expression when shapes are bound.
  * - The buffer of input or output i has kind INPUT or OUTPUT, place i, and exactly the tensor's
  *   bytes. A result that is an input, a weight or two outputs at once gets there by a COPY step.
+ * - PREPARE steps come first, and no step jumps to them. They read and write WEIGHT and PREPARED
+ *   buffers alone; their tasks, scalars and scratch depend on no symbol. The bytes of a PREPARED
+ *   buffer are a CUVIL_EXPR_CONST.
  * - COPY and DIMS write only to ARENA, OUTPUT and HEAP buffers. A step may jump backwards: loops
  *   are allowed.
  * - Computed symbols come after all others, in the order in which the program binds them first. The
@@ -120,8 +123,10 @@ enum cuvil_buffer_kind {
     CUVIL_BUFFER_HEAP = 4,   /* place: slot number, and << 32 the expression number of the offset
                                 in it. A slot is a block of its own, which grows and keeps what it
                                 holds */
-    CUVIL_BUFFER_ADAPTED = 5 /* place: number in ADAPTABLE; where it lies depends on the adapter in
-                                use */
+    CUVIL_BUFFER_ADAPTED = 5, /* place: number in ADAPTABLE; where it lies depends on the adapter
+                                 in use */
+    CUVIL_BUFFER_PREPARED = 6 /* place: byte offset, of 64, in memory of the model that PREPARE
+                                 steps fill */
 };
 
 /* A weight that adapters may exchange. */
@@ -161,9 +166,10 @@ enum cuvil_step_kind {
     CUVIL_STEP_JUMP = 4,     /* go to step `target` */
     CUVIL_STEP_REQUIRE = 5,  /* a scalar that is 0: refuse these shapes; `name` says why. Those that
                                 come first and have epoch 0 are asked when shapes are bound */
-    CUVIL_STEP_BIND = 6      /* computed symbol `target` := the scalar or, with a buffer, the
+    CUVIL_STEP_BIND = 6,     /* computed symbol `target` := the scalar or, with a buffer, the
                                 element of that number of buffer 0, as int64. What has its epoch,
                                 and nothing else, is evaluated and placed anew */
+    CUVIL_STEP_PREPARE = 7   /* run kernel `target` when the model is opened, and not again */
 };
 
 typedef struct {

@@ -67,11 +67,15 @@ struct cuvil_model {
     uint64_t string_bytes, weight_bytes;
     uint32_t level_count, symbol_count, expr_count, dim_count, operand_count;
     uint32_t input_count, output_count, buffer_count, step_count;
+    uint32_t prepare_count; /* the first steps: they run when the model is opened */
 
     uint32_t level;                  /* the chosen one */
     char (*texts)[CUVIL_TEXT_BYTES]; /* per DIMS entry: its expression */
     uint32_t *io_operands; /* places in `operands` that name an input's or output's buffer */
     uint32_t io_operand_count;
+
+    unsigned char *prepared; /* mmap: what PREPARE steps made */
+    size_t prepared_bytes;
 
     bool dynamic;           /* places change while it runs: it has computed symbols or heap slots */
     uint32_t input_symbols; /* how many are read from inputs; the computed ones follow */
@@ -216,6 +220,10 @@ cuvil_status cuvil_reach(cuvil_context *context, const cuvil_step *step);
 
 /* followers.c: note what follows from each computed symbol, when a model is opened. */
 cuvil_status cuvil_find_followers(cuvil_model *model);
+
+/* prepare.c: run the PREPARE steps, once the level is chosen. */
+cuvil_status cuvil_prepare(cuvil_model *model);
+void cuvil_drop_prepared(cuvil_model *model);
 
 /* adapters.c. `list` is the model's or a tenant's. The caller of the first two has model->lock, or
  * nobody else has the model yet; so too that of cuvil_drop_adapter. */

@@ -68,6 +68,7 @@ void *cuvil_locate(const cuvil_context *context, uint32_t number)
         return context->block + context->values[buffer->place];
     case CUVIL_BUFFER_ADAPTED:
         return (void *)(uintptr_t)context->view->places[buffer->place];
+    case CUVIL_BUFFER_PREPARED: return context->model->prepared + buffer->place;
     case CUVIL_BUFFER_WEIGHT: return (void *)(uintptr_t)(context->model->weights + buffer->place);
     case CUVIL_BUFFER_HEAP: {
         const cuvil_block *slot = &context->heap[(uint32_t)buffer->place];
@@ -132,7 +133,7 @@ static cuvil_status lay_out(cuvil_context *context)
     for (uint32_t i = 0; i < model->output_count; i++)
         if (!context->targets[i].set)
             reserve(&total, (uint64_t)context->outputs[i].bytes);
-    for (uint32_t i = 0; i < model->step_count; i++) {
+    for (uint32_t i = model->prepare_count; i < model->step_count; i++) {
         size_t need = 0;
         if (model->steps[i].scratch_bytes != CUVIL_NONE)
             reserve(&need, at_least_0(context->values[model->steps[i].scratch_bytes]));

@@ -141,6 +141,8 @@ cuvil_status cuvil_open(const char *level, cuvil_model **result)
         status = cuvil_find_followers(model);
     if (status == CUVIL_OK)
         status = spell_dims(model);
+    if (status == CUVIL_OK)
+        status = cuvil_prepare(model);
     if (status != CUVIL_OK)
         cuvil_close(model);
     else
@@ -157,6 +159,7 @@ void cuvil_close(cuvil_model *model)
         cuvil_close_batch(model);
         cuvil_close_views(model);
     }
+    cuvil_drop_prepared(model);
     free(model->adapted_operands);
     free(model->io_operands);
     free(model->epochs);

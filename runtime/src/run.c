@@ -121,7 +121,7 @@ static cuvil_status interpret(cuvil_context *context)
 {
     const cuvil_model *model = context->model;
     const bool probe = context->probe != NULL;
-    for (uint32_t next = 0; next < model->step_count;) {
+    for (uint32_t next = model->prepare_count; next < model->step_count;) {
         const cuvil_step *step = &model->steps[next++];
         uint32_t used = 1;
         uint64_t begin_ns = probe ? now_ns() : 0;

@@ -119,6 +119,10 @@ cuvil_status cuvil_check_buffer(const cuvil_context *context, uint32_t number)
         room = (int64_t)(model->weight_bytes - buffer->place);
         good = bytes <= room;
         break;
+    case CUVIL_BUFFER_PREPARED:
+        room = (int64_t)(model->prepared_bytes - buffer->place);
+        good = bytes <= room;
+        break;
     case CUVIL_BUFFER_ADAPTED:
         room = (int64_t)model->adaptable[buffer->place].bytes;
         good = bytes == room;
@@ -152,7 +156,7 @@ static cuvil_status check_demands(const cuvil_context *context)
 {
     const cuvil_model *model = context->model;
     cuvil_status status = CUVIL_OK;
-    for (uint32_t i = 0; i < model->step_count && status == CUVIL_OK; i++) {
+    for (uint32_t i = model->prepare_count; i < model->step_count && status == CUVIL_OK; i++) {
         const cuvil_step *step = &model->steps[i];
         if (step->kind != CUVIL_STEP_REQUIRE)
             break;

@@ -74,7 +74,8 @@ def test_old_metadata_still_loads(fixture: Path) -> None:
 
 
 def test_there_are_fixtures() -> None:
-    assert {"2026-11-29-v1.0", "2026-11-29-v1.1", "2026-11-29-v1.2"} <= {p.stem for p in FIXTURES}
+    days = {"1.0": "29", "1.1": "29", "1.2": "29", "1.3": "30"}
+    assert {f"2026-11-{d}-v{v}" for v, d in days.items()} <= {p.stem for p in FIXTURES}
 
 
 def test_computed_symbols_are_marked() -> None:

@@ -23,12 +23,13 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.ops.structure import MOST
 from cuvilc.package import image_format as form
 from cuvilc.package.check import check_plan
+from cuvilc.package.describe import KernelFacts, describe
 from cuvilc.package.exprs import Op
 from cuvilc.package.image import weight_order, write_image
 from cuvilc.package.plan import Buffer, BufferKind, Level, Plan, Port, Step, StepKind, Symbol
 from cuvilc.package.weights import AHEAD_BYTES, LazyWeight, Weights, WeightsAhead
 
-from .helpers import pick_plan, scale_plan, scale_weights
+from .helpers import pick_plan, scale_metadata, scale_plan, scale_weights
 
 HEADER_FILE = Path(__file__).parents[2] / "runtime" / "src" / "image.h"
 FEATURES = {"sse3": 0, "avx2": 5}
@@ -266,6 +267,51 @@ def test_a_bad_plan_of_computed_sizes_is_refused(fault: str, change: dict[str, A
         check_plan(plan, {}, FEATURES)
     [diagnostic] = caught.value.diagnostics
     assert any(fault in text for text in (diagnostic.message, *diagnostic.notes))
+
+
+PREPARE = Step(StepKind.PREPARE, 0, (1, 4), (4,), 1, name="scale")
+PREPARED = Buffer(BufferKind.PREPARED, 64, 128)
+BAD_PREPARED: list[tuple[str, Buffer, list[Step]]] = [
+    ("steps before it are not", PREPARED, [Step(StepKind.COPY, buffers=(0, 2)), PREPARE]),
+    ("goes to step 0, which is prepared", PREPARED, [PREPARE, Step(StepKind.JUMP, 0)]),
+    (
+        "has sizes that only a run can tell",
+        PREPARED,
+        [dataclasses.replace(PREPARE, tasks=symbol("n"))],
+    ),
+    ("uses what only a run has", PREPARED, [dataclasses.replace(PREPARE, buffers=(0, 4))]),
+    ("runs kernel 7", PREPARED, [dataclasses.replace(PREPARE, target=7)]),
+    ("has no place in prepared memory: 4", Buffer(BufferKind.PREPARED, 64, 4), []),
+    ("has a symbolic size", Buffer(BufferKind.PREPARED, symbol("n"), 0), []),
+]
+
+
+@pytest.mark.parametrize(("fault", "buffer", "steps"), BAD_PREPARED)
+def test_a_bad_plan_of_prepared_memory_is_refused(
+    fault: str, buffer: Buffer, steps: list[Step]
+) -> None:
+    plan = scale_plan()
+    plan = dataclasses.replace(plan, buffers=[*plan.buffers, buffer], steps=steps)
+    with pytest.raises(CuvilError) as caught:
+        check_plan(plan, scale_weights(), FEATURES)
+    [diagnostic] = caught.value.diagnostics
+    assert any(fault in text for text in (diagnostic.message, *diagnostic.notes))
+
+
+def test_prepared_memory_is_described() -> None:
+    """Its bytes; its kernels have no calls in a run, and their scratch is nobody's in one."""
+    plan = scale_plan()
+    step = dataclasses.replace(PREPARE, scratch_bytes=1 << 20)
+    plan = dataclasses.replace(plan, buffers=[*plan.buffers, PREPARED], steps=[step, *plan.steps])
+    check_plan(plan, scale_weights(), FEATURES)
+    assert plan.prepared_bytes == 192
+    found = describe(
+        plan, model=scale_metadata()["model"], compiler=scale_metadata()["compiler"],
+        target_kind="x86", kernels={"scale": KernelFacts("elementwise")},
+    )  # fmt: skip
+    assert found["memory"]["prepared_bytes"] == 192
+    assert found["memory"]["scratch_bytes"] == []
+    assert found["kernels"][0]["calls"] == 1
 
 
 @pytest.mark.parametrize(

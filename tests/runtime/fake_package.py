@@ -31,8 +31,8 @@ OPS = (
     *("const", "symbol", "add", "sub", "mul", "floordiv", "mod", "min", "max", "eq", "lt"),
     *("select", "ceildiv", "level"),
 )
-ARENA, WEIGHT, INPUT, OUTPUT, HEAP, ADAPTED = range(6)
-KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE, BIND = range(7)
+ARENA, WEIGHT, INPUT, OUTPUT, HEAP, ADAPTED, PREPARED = range(7)
+KERNEL, COPY, DIMS, BRANCH, JUMP, REQUIRE, BIND, PREPARE = range(8)
 SECTIONS = (
     *("strings", "metadata", "levels", "symbols", "exprs", "dims", "inputs", "outputs"),
     *("buffers", "steps", "operands", "weights", "adaptable", "lora", "adapters"),
@@ -167,8 +167,9 @@ class Image:
     ) -> int:
         """`target`: a kernel's C name, what to say when a demand fails, or a step number."""
         name = str(target)
-        named = kind in (KERNEL, REQUIRE)
-        number = self.kernel(name) if kind == KERNEL else 0 if named else int(target)
+        runs = kind in (KERNEL, PREPARE)
+        named = runs or kind == REQUIRE
+        number = self.kernel(name) if runs else 0 if named else int(target)
         first = len(self.operands)
         self.operands += [*buffers, *scalars]
         fields = (kind, number, first, len(buffers), first + len(buffers), len(scalars))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import fake_computed
 import fake_models
+import fake_prepared
 import numpy as np
 import pytest
 from fake_package import BRANCH, CHECKSUM, JUMP, SECTIONS, WEIGHTS, seal
@@ -20,7 +21,9 @@ import cuvil  # isort: skip
 ROUNDS = 250
 
 
-@pytest.mark.parametrize("models", [fake_models, fake_computed], ids=["static", "computed"])
+@pytest.mark.parametrize(
+    "models", [fake_models, fake_computed, fake_prepared], ids=["static", "computed", "prepared"]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("mode", ["flip", "field"])
 def test_damage(make, tmp_path, mode, seed, models):

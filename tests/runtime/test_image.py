@@ -50,8 +50,9 @@ def enumerators(prefix: str) -> list[str]:
 def test_enumerations():
     assert enumerators("CUVIL_EXPR") == list(OPS)
     assert enumerators("CUVIL_SECTION") == [*SECTIONS, "count"]
-    assert enumerators("CUVIL_BUFFER") == ["arena", "weight", "input", "output", "heap", "adapted"]
-    steps = ["kernel", "copy", "dims", "branch", "jump", "require", "bind"]
+    buffers = ["arena", "weight", "input", "output", "heap", "adapted", "prepared"]
+    assert enumerators("CUVIL_BUFFER") == buffers
+    steps = ["kernel", "copy", "dims", "branch", "jump", "require", "bind", "prepare"]
     assert enumerators("CUVIL_STEP") == steps
     dtypes = re.search(r"CUVIL_FLOAT32 = 0.*?}", (RUNTIME / "include/cuvil.h").read_text(), re.S)
     assert tuple(word.lower() for word in re.findall(r"CUVIL_(\w+)", dtypes[0])) == DTYPES

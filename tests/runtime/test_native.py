@@ -10,6 +10,7 @@ from pathlib import Path
 import fake_adapters
 import fake_computed
 import fake_models
+import fake_prepared
 import numpy as np
 import pytest
 import test_hostile_adapters
@@ -103,7 +104,19 @@ def test_sanitizers_find_nothing_in_damaged_adapters(sanitized, tmp_path):
     assert len(set(answers)) == 2
 
 
-@pytest.mark.parametrize("models", [fake_models, fake_computed], ids=["static", "computed"])
+def test_sanitizers_find_nothing_in_preparing(sanitized, tmp_path):
+    """On several threads, from the opening on to the end of a run."""
+    flags, objects = sanitized
+    program = tmp_path / "driver"
+    link(fake_prepared.twice(), program, [str(DRIVER), *objects], [*flags, *WARNINGS, "-lm"])
+    command = randomless([str(program), "run"])
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "ran\n", ""), run.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    "models", [fake_models, fake_computed, fake_prepared], ids=["static", "computed", "prepared"]
+)
 @pytest.mark.parametrize("sanitized", ["address"], indirect=True)
 def test_sanitizers_find_nothing_in_damaged_images(sanitized, tmp_path, models):
     flags, objects = sanitized
