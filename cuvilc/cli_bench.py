@@ -185,13 +185,16 @@ def statistics(times: Sequence[int]) -> dict[str, Any]:
 
 
 def memory(metadata: Any, sizes: dict[str, int], threads: int) -> dict[str, int]:
-    """Bytes of one context at these sizes, and of the weights, which all processes share."""
+    """Bytes of one context at these sizes, of what the model prepares when it is opened, and of the
+    weights, which all processes share.
+    """
     from cuvilc.inspect import amount  # noqa: PLC0415
 
     scratch = [amount(s, sizes) for s in metadata["memory"]["scratch_bytes"]]
     return {
         "arena_bytes": amount(metadata["memory"]["arena_bytes"], sizes),
         "scratch_bytes": threads * max(scratch, default=0),
+        "prepared_bytes": metadata["memory"].get("prepared_bytes", 0),
         "weights_bytes": metadata["memory"].get("weights_bytes", 0),
     }
 
@@ -246,7 +249,8 @@ def _show(result: dict[str, Any], out: Output) -> None:
     times = [f"{k} {time_text(result[f'{k}_us'])}" for k in ("min", "median", "p99")]
     out.text(f"  {'   '.join(times)}   ({result['runs']} runs)")
     used = result["memory"]
-    parts = [f"{k} {bytes_text(used[f'{k}_bytes'])}" for k in ("arena", "scratch", "weights")]
+    kinds = ("arena", "scratch", *["prepared"] * bool(used["prepared_bytes"]), "weights")
+    parts = [f"{k} {bytes_text(used[f'{k}_bytes'])}" for k in kinds]
     out.text(f"  {'   '.join(parts)}")
     if result["kernels"]:
         rows = table(

@@ -28,13 +28,15 @@ EMITS = {
 }  # fmt: skip
 
 PRECISIONS = ("bf16",)
+PREFERENCES = ("balanced", "size", "speed")
+MATHS = ("fast", "exact")
 
 UNKNOWN_NAME = define(
     "CUV301",
-    "unknown pass, phase, form or precision",
+    "unknown pass, phase, form, precision or preference",
     """\
 `--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form, `--precision` a
-precision. The message lists them.
+precision, `--prefer` and `--math` one of few words. The message lists them.
 """,
     exit_code=2,
 )
@@ -45,6 +47,8 @@ class BuildRequest:
     """What `cuvilc build` is asked to do.
 
     `precision`: "bf16" packs float32 weights as bfloat16, "" leaves the model's own.
+    `prefer`: one of PREFERENCES; "size" holds no second form of weights in memory. `math`: "exact"
+    keeps to the definitions' sums.
     `dims`: (least, greatest) by symbol, greatest None when open. `elements`: how many tensors an
     input that is a sequence has; 0 for an optional input that is absent. `vectors`: test vectors to
     bundle, AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of
@@ -73,6 +77,8 @@ class BuildRequest:
     emit: str = ""
     report: Callable[[str, int, int, str], None] | None = None
     precision: str = ""
+    prefer: str = PREFERENCES[0]
+    math: str = MATHS[0]
     adapters: Sequence[tuple[Path, str]] = ()
     lora: str = ""
     adapter_map: Path | None = None
@@ -178,6 +184,8 @@ class _Build:
         _known(request.stop_after, PHASES, "phase")
         _known(request.emit, tuple(EMITS), "form")
         _known(request.precision, PRECISIONS, "precision")
+        _known(request.prefer, PREFERENCES, "preference")
+        _known(request.math, MATHS, "way of computing")
         driver_lora.mode_of(request)
         if self.packs:
             from cuvilc.package.destination import check_destination  # noqa: PLC0415
@@ -257,7 +265,10 @@ class _Build:
         if self.context is None:
             from cuvilc.dialect.passes.context import PassContext  # noqa: PLC0415
 
-            self.context = PassContext(precision=self.request.precision, progress=self._merged)
+            self.context = PassContext(
+                precision=self.request.precision, prefer=self.request.prefer,
+                math_exact=self.request.math == "exact", progress=self._merged,
+            )  # fmt: skip
         for each in pipeline:
             if (each in lowering) != lower:
                 continue

@@ -44,6 +44,7 @@ def verify_launch(program: Program) -> None:
         for operation in order:
             if operation.name.endswith(".launch"):
                 _check_call(program, operation)
+        _check_prepared(program, order)
         _check_outputs(main, order)
         every = list(_held(program, order))
         _check_slots([one for one in every if one.slot is not None])
@@ -57,6 +58,38 @@ def verify_launch(program: Program) -> None:
                 continue
             arena = _number(ir.attrs(main)["arena_bytes"], sizes)
             _check_places(held, arena, sizes)
+
+
+def is_prepared(program: Program, launch: Operation) -> bool:
+    """Whether a launch may run when the package is opened: it computes from constants alone, by
+    operations that ask for it.
+    """
+    if not launch.operands:
+        return False
+    for value in launch.operands:
+        owner = ir.defining(value)
+        if owner is None or owner.name != "ai.constant":
+            return False
+    kernel = program.function(ir.attrs(launch)["kernel"])
+    inner = ir.operations(ir.body(kernel))[:-1]
+    declared = [ir.definition(o) for o in inner]
+    return all(d is not None and "prepared" in d.traits for d in declared)
+
+
+def _check_prepared(program: Program, order: list[Operation]) -> None:
+    """Prepared places are apart, aligned, and filled by launches that need no run."""
+    end = 0
+    for operation in order:
+        kinds = {kind for kind, _ in ir.places(operation)}
+        if "prepared" not in kinds:
+            continue
+        if kinds != {"prepared"} or not is_prepared(program, operation):
+            raise LaunchError(f"{operation.name} is prepared and needs a run")
+        for value, (_, offset) in zip(operation.results, ir.places(operation), strict=True):
+            size = ir.type_of(value).size_bytes
+            if not isinstance(size, int) or offset % 64 or offset < end:
+                raise LaunchError(f"{operation.name} is prepared at {offset}, {end} is in use")
+            end = offset + size
 
 
 def _check_outputs(main: Operation, order: list[Operation]) -> None:
@@ -131,7 +164,7 @@ def _held(program: Program, order: list[Operation]) -> Iterator[_Held]:
         for value, place in zip(operation.results, ir.places(operation), strict=False):
             # A branch's copy lies in its conditional's result, which is listed by itself.
             inside = operation.name == "ai.copy" and operation.parent.name == "ai.if"
-            if place[0] == "output" or inside:
+            if place[0] in ("output", "prepared") or inside:
                 continue
             size = _most_bytes(operation, value)
             kernel = attrs.get("kernel", "")

@@ -158,7 +158,8 @@ def test_bench(cuvilc: Cuvilc, folder: Path, package: str) -> None:
     assert data["sizes"] == {"batch": 1}
     assert data["runs"] >= 3
     assert data["min_us"] <= data["median_us"] <= data["p99_us"]
-    assert set(data["memory"]) == {"arena_bytes", "scratch_bytes", "weights_bytes"}
+    kinds = ("arena", "scratch", "prepared", "weights")
+    assert set(data["memory"]) == {f"{kind}_bytes" for kind in kinds}
     assert abs(sum(k["share"] for k in data["kernels"]) - 1) < 1e-6
     assert data["kernels"][0]["kernel"] in cuvilc.ok("inspect", package).out
 

@@ -63,6 +63,8 @@ class _Blocker:
         }  # fmt: skip
         if operation.name in fits and fits[operation.name](operation):
             self.conv(operation)
+        elif operation.name == "ai.conv_winograd" and not ir.type_of(operation.operands[1]).layout:
+            self.winograd(operation)
         elif operation.name in _POOLS and operation.operands[0] in self.blocked:
             self.became(operation, self.twin(operation))
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
@@ -156,6 +158,21 @@ class _Blocker:
                 x = self.enter(x)
             attrs["out_layout"] = self.layout_of(4)
             result = ir.build(operation.name, x, packed, *bias, **attrs)
+        self.became(operation, result)
+
+    def winograd(self, operation: Operation) -> None:
+        """choose-convolutions has made sure of what conv_fits asks for."""
+        x, u, *bias = operation.operands
+        made = ir.defining(u)
+        assert made is not None and made.name == "ai.winograd_weights"
+        layout = f"pack0_{self.context.panel}"
+        attrs = {**ir.attrs(operation), "out_layout": self.layout_of(4)}
+        with ir.before(operation):
+            packed = relayout_constant(self.program, made.operands[0], layout)
+            tile = attrs["tile"]
+            u = ir.build("ai.winograd_weights", packed, tile=tile, out_layout=layout)
+            x = self.blocked[x] if x in self.blocked else self.enter(x)
+            result = ir.build(operation.name, x, u, *bias, **attrs)
         self.became(operation, result)
 
     def enter(self, x: Value) -> Value:

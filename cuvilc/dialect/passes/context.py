@@ -44,7 +44,11 @@ class PassContext:
 
     panel: columns of a packed GEMM weight panel. channel_block: channels of a blocked layout.
     precision: "bf16": see narrow-weights.
-    math_exact: leave out raise-patterns and fold-batch-norm, which may change a float's last bit.
+    math_exact: leave out raise-patterns, fold-batch-norm and choose-convolutions, which may change
+    a float's last bits.
+    prefer: "size", "balanced" or "speed", where one costs the other: see choose-convolutions.
+    memory_bytes_per_step: what comes from memory while a core does one multiply-add of
+    `vector_lanes` floats, on a chip as packages are made for.
     merged: the weights with adapters in them. progress(done, of, what): told by passes that take
     long.
     """
@@ -53,6 +57,9 @@ class PassContext:
     channel_block: int = 16
     math_exact: bool = False
     precision: str = ""
+    prefer: str = "balanced"
+    vector_lanes: int = 16
+    memory_bytes_per_step: float = 7.0
     misses: list[Missed] = field(default_factory=list)
     applied: Counter[str] = field(default_factory=Counter)
     merged: list[MergedWeight] = field(default_factory=list)

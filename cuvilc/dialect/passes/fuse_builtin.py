@@ -160,7 +160,7 @@ class _HasElement(Pattern):
 
 _REDUCTIONS = "reduce_sum reduce_prod reduce_max reduce_min reduce_mean arg_max arg_min"
 _NORMS = "softmax log_softmax layer_norm rms_norm instance_norm group_norm"
-_CONVOLUTIONS = "conv conv_integer conv_mixed"
+_CONVOLUTIONS = "conv conv_integer conv_mixed conv_winograd"
 _PRODUCTS = "matmul matmul_integer matmul_mixed matmul_nbits lora_matmul"
 _BUILTIN = (
     FusionRule("conv", _any_of(_CONVOLUTIONS), "conv", rewrite=_with_epilogue, priority=100),

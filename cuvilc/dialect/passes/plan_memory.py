@@ -6,6 +6,9 @@ provably fits, and an offset is a sum of slot sizes. An elementwise kernel write
 that dies with it. A bare view (ir.VIEWS) shares its operand's memory. ALIGNMENT keeps vectors and
 cache lines of different buffers apart.
 
+What kernels of "prepared" operations make of constants alone lies in memory of the model that is
+filled when the package is opened ("prepared", offset in bytes); no run writes there.
+
 What is sized by a symbol that the model computes lies in a heap slot, which grows while the model
 runs; values that live one after the other share slots. What a loop carries along lies in the
 memory of the loop's result; what a loop reads from around it lives until the loop ends.
@@ -13,7 +16,7 @@ memory of the loop's result; what a loop reads from around it lives until the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +28,7 @@ from cuvilc.dialect.op import write_attr
 from cuvilc.dialect.ops.structure import computed_sizes, defined_sizes
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import MOST_BYTES, item_bytes
-from cuvilc.dialect.verify_launch import verify_launch
+from cuvilc.dialect.verify_launch import is_prepared, verify_launch
 
 NAME = "plan-memory"
 VERSION = 1
@@ -42,6 +45,7 @@ outline-kernels` show them.
 """,
 )
 ALIGNMENT = 64
+Place = tuple[str, Dim]
 
 
 @dataclass
@@ -64,10 +68,11 @@ def run(program: Program, context: PassContext) -> None:
             return
         for block in ir.blocks(ir.body(main)):
             _copy_results(block)
-        outputs = _claim_outputs(main)
+        prepared = _prepare(program, main)
+        outputs = _claim_outputs(main, prepared)
         order = list(ir.walk(ir.body(main)))
         roots = _roots(main, order)
-        lifetimes = _lifetimes(order, roots, outputs)
+        lifetimes = _lifetimes(order, roots, {*outputs, *prepared})
         for step, operation in enumerate(order):
             _share_in_place(program, step, operation, roots, lifetimes)
         computed = set(computed_sizes(ir.body(main)))
@@ -77,9 +82,25 @@ def run(program: Program, context: PassContext) -> None:
         if isinstance(arena, int) and arena > MOST_BYTES:
             raise fail(TOO_BIG, f"the model's values need {arena} bytes at one time")
         main.attributes["arena_bytes"] = write_attr(arena)
+        fixed = {v: ("output", number) for v, number in outputs.items()} | prepared
         for operation in order:
-            _place(operation, lifetimes, outputs)
+            _place(operation, lifetimes, fixed)
     verify_launch(program)
+
+
+def _prepare(program: Program, main: Operation) -> dict[Value, Place]:
+    """Places of what is made of constants alone when the package is opened."""
+    found: dict[Value, Place] = {}
+    total = 0
+    for operation in ir.walk(ir.body(main)):
+        if operation.name != "ai.launch" or not is_prepared(program, operation):
+            continue
+        for result in operation.results:
+            found[result] = ("prepared", total)
+            room = _rounded(result)
+            assert isinstance(room, int)
+            total += room
+    return found
 
 
 def _copy_results(block: Any) -> None:
@@ -113,7 +134,7 @@ def _copy_operands(end: Operation, indices: Iterable[int]) -> None:
             end.operands[i] = ir.build("ai.copy", end.operands[i], place=("branch", i))
 
 
-def _claim_outputs(main: Operation) -> dict[Value, int]:
+def _claim_outputs(main: Operation, prepared: Container[Value] = ()) -> dict[Value, int]:
     """Values that may be written into an output's memory directly; others are copied.
 
     A view may have sizes that are computed only after its source: until then the output has no
@@ -127,7 +148,7 @@ def _claim_outputs(main: Operation) -> dict[Value, int]:
         owner = ir.defining(source)
         direct = owner is not None and owner.name in ("ai.launch", "ai.dim_values")
         late = (_sizes_in(value) - _sizes_in(source)) & computed
-        if not direct or late or source in claimed:
+        if not direct or late or source in claimed or source in prepared:
             with ir.before(end):
                 value = ir.build("ai.copy", value, place=("output", i))
             end.operands[i] = value
@@ -167,7 +188,7 @@ def _roots(main: Operation, order: list[Operation]) -> dict[Value, Value]:
 
 
 def _lifetimes(
-    order: list[Operation], roots: dict[Value, Value], outputs: dict[Value, int]
+    order: list[Operation], roots: dict[Value, Value], outputs: Container[Value]
 ) -> dict[Value, Lifetime]:
     """Lifetimes of all values that need arena memory, by owning value."""
     found: dict[Value, Lifetime] = {}
@@ -250,7 +271,7 @@ def _is_elementwise(kernel: Operation) -> bool:
     return True
 
 
-def _in_arena(value: Value, outputs: dict[Value, int]) -> bool:
+def _in_arena(value: Value, outputs: Container[Value]) -> bool:
     owner = ir.defining(value)
     if owner is None or value in outputs:
         return False
@@ -319,7 +340,7 @@ def _assign_slots(lifetimes: list[Lifetime], program: Program) -> Dim:
 
 
 def _place(
-    operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]
+    operation: Operation, lifetimes: dict[Value, Lifetime], outputs: dict[Value, Place]
 ) -> None:
     """Write the chosen places into the operation."""
     if operation.name == "ai.launch":
@@ -347,10 +368,8 @@ def _place(
             operation.attributes[name] = write_attr(place if name == "place" else (place,))
 
 
-def _place_of(
-    value: Value, lifetimes: dict[Value, Lifetime], outputs: dict[Value, int]
-) -> tuple[str, Dim]:
+def _place_of(value: Value, lifetimes: dict[Value, Lifetime], outputs: dict[Value, Place]) -> Place:
     if value in outputs:
-        return ("output", outputs[value])
+        return outputs[value]
     life = lifetimes[value]
     return ("arena", life.offset) if life.slot is None else ("heap", life.slot)

@@ -11,6 +11,7 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import (
     canonicalize,
+    choose_convolutions,
     fold_batch_norm,
     fold_constants,
     fuse,
@@ -93,6 +94,14 @@ def _fold_batch_norm() -> Any:
     return make({"x": "[n,3,h,w]"}, body)
 
 
+def _choose_convolutions() -> Any:
+    def body(m, x):
+        y = m.relu(m.conv(x, m.weight(32, 16, 3, 3), m.weight(32), pad=1))
+        return m.conv(y, m.weight(16, 32, 3, 3), pad=1, stride=2)
+
+    return make({"x": "[n,16,h,20]"}, body)
+
+
 def _fuse() -> Any:
     def body(m, x, r):
         y = m.relu(m.add(m.conv(x, m.weight(4, 3, 1, 1)), r))
@@ -119,6 +128,7 @@ CASES = {
     raise_integers: _raise_integers,
     raise_patterns: _raise_patterns,
     fold_batch_norm: _fold_batch_norm,
+    choose_convolutions: _choose_convolutions,
     fuse: _fuse,
 }
 

@@ -1,0 +1,183 @@
+"""Compute 3×3 convolutions by Winograd's filtering where that is faster and precise enough.
+
+The choice is made layer by layer from shapes and facts of the chip: `costs` estimates the time of
+the direct schedule and of F(2×2, 3×3) and F(4×4, 3×3), which do 4/9 and 1/4 of its products but
+read 16/9 and 4 times its weights, and transform inputs and results. The weights are transformed
+when the package is opened (docs/adr/010-prepared-memory.md), so the package does not grow, but the
+process that runs it does.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim, evaluate, symbols
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.passes.context import Miss, PassContext
+from cuvilc.dialect.winograd import TAPS, TILES, error_bound, points
+
+NAME = "choose-convolutions"
+VERSION = 1
+RULE = "winograd"
+
+MOST_ERROR = 2e-5  # of error_bound: a fifth of what tests allow a float32 result
+# Sizes where they are known only at run time.
+_USUAL_IMAGES, _USUAL_SIZE = 1, 224
+# A multiply-add of the schedules takes this share of the time that it could; a transform so many
+# vector operations for each of a tile's n² values.
+_DIRECT, _PRODUCTS = 0.95, 0.93
+_TRANSFORM = 7.0
+# Of the shorter one of computing and reading weights: what does not hide behind the other.
+_VISIBLE = 0.3
+# What a slower but smaller form may cost: of the faster one, with `prefer` balanced.
+_SMALLER = 1.1
+_GAIN = 0.9  # of the direct time: beyond, it is not worth another form of the weights
+
+# Weights of a block that are transformed already, by plain ones and tile.
+Made = dict[tuple[Value, int], Value]
+
+
+def run(program: Program, context: PassContext) -> None:
+    """After it, convolutions for which it pays are ai.conv_winograd."""
+    with program:
+        for function in program.functions():
+            for block in ir.blocks(ir.body(function)):
+                made: Made = {}
+                for operation in ir.operations(block):
+                    if operation.name == "ai.conv" and _is_candidate(operation):
+                        _visit(program, context, operation, made)
+
+
+def _visit(program: Program, context: PassContext, operation: Operation, made: Made) -> None:
+    try:
+        tile = choose(program, context, operation)
+    except Miss as miss:
+        context.miss(RULE, operation, str(miss))
+        return
+    _replace(operation, tile, made)
+    context.apply(RULE)
+
+
+def _is_candidate(operation: Operation) -> bool:
+    """3×3 windows on float32 that nothing has laid out yet."""
+    x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
+    return x.rank == 4 and x.dtype == "float32" and w.shape[2:] == (TAPS, TAPS) and not x.layout
+
+
+def choose(program: Program, context: PassContext, operation: Operation) -> int:
+    """The tile. Raises Miss where the direct convolution is better, or the only one."""
+    attrs = ir.attrs(operation)
+    x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
+    if context.math_exact:
+        raise Miss("--math exact keeps the sums of the definition")
+    if context.prefer == "size":
+        raise Miss("--prefer size keeps no second form of the weights in memory")
+    for what in ("strides", "dilations"):
+        if attrs[what] != (1, 1):
+            raise Miss(f"{what} {attrs[what][0]}×{attrs[what][1]}")
+    if attrs["groups"] != 1:
+        raise Miss(f"{attrs['groups']} groups")
+    source = ir.defining(operation.operands[1])
+    if source is None or source.name != "ai.constant":
+        exchanged = source is not None and source.name == "ai.parameter"
+        raise Miss(
+            "adapters may exchange the weights" if exchanged else "the weights are no constants"
+        )
+    outputs, channels = w.static_shape[:2]
+    if channels < context.channel_block:
+        raise Miss(f"{channels} input channels do not fill a block of {context.channel_block}")
+    sizes = usual_sizes(program, (x.shape[0], *x.shape[2:]))
+    counts = usual_sizes(program, ir.type_of(operation.results[0]).shape[2:], images=False)
+    return _cheapest(context, channels, outputs, sizes, counts, attrs["pads_begin"])
+
+
+def _cheapest(
+    context: PassContext, channels: int, outputs: int, sizes: tuple[int, ...],
+    counts: tuple[int, ...], pads: tuple[int, ...],
+) -> int:  # fmt: skip
+    direct = direct_cost(context, channels, outputs, sizes, counts, pads)
+    every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t) for t in TILES}
+    precise = {t: cost for t, cost in every.items() if error_bound(t, channels) <= MOST_ERROR}
+    if not precise:
+        raise Miss(f"sums over {channels} channels would lose too many digits")
+    best = min(precise, key=lambda t: precise[t])
+    small = min(precise)  # the smallest tile has the fewest weights
+    if context.prefer != "speed" and precise[small] <= _SMALLER * precise[best]:
+        best = small
+    if precise[best] > _GAIN * direct:
+        raise Miss(f"estimated at {precise[best] / direct:.2f} of the direct convolution's time")
+    return best
+
+
+def direct_cost(
+    context: PassContext, channels: int, outputs: int, sizes: tuple[int, ...],
+    counts: tuple[int, ...], pads: tuple[int, ...],
+) -> float:  # fmt: skip
+    """Of the direct schedule, in multiply-adds of one vector: taps beyond the edge are left out."""
+    axes = zip(sizes[1:], counts, pads, strict=True)
+    taps = sizes[0] * prod(
+        sum(max(min(n + p - t, m) - max(p - t, 0), 0) for t in range(TAPS)) for n, m, p in axes
+    )
+    blocks = _blocks(context, outputs)
+    steps = taps * channels * blocks * _block_steps(context) / _DIRECT
+    return _time(context, steps, 4 * TAPS**2 * channels * blocks * context.channel_block)
+
+
+def tile_cost(
+    context: PassContext, channels: int, outputs: int, images: int, counts: tuple[int, ...],
+    tile: int,
+) -> float:  # fmt: skip
+    """Of F(tile × tile, 3×3), in the same unit."""
+    n2 = points(tile) ** 2
+    tiles = images * prod(-(-m // tile) for m in counts)
+    blocks = _blocks(context, outputs)
+    products = n2 * tiles * channels * blocks / _PRODUCTS
+    transforms = _TRANSFORM * n2 * tiles * (blocks + _blocks(context, channels))
+    weights = 4 * n2 * channels * blocks * context.channel_block
+    return _time(context, (products + transforms) * _block_steps(context), weights)
+
+
+def _time(context: PassContext, steps: float, weight_bytes: float) -> float:
+    reading = weight_bytes / context.memory_bytes_per_step
+    return max(steps, reading) + _VISIBLE * min(steps, reading)
+
+
+def _blocks(context: PassContext, channels: int) -> int:
+    return -(-channels // context.channel_block)
+
+
+def _block_steps(context: PassContext) -> float:
+    return max(context.channel_block / context.vector_lanes, 1)
+
+
+def usual_sizes(program: Program, shape: tuple[Dim, ...], images: bool = True) -> tuple[int, ...]:
+    """A shape with a likely number for each symbol, within its range; the first dim is of images,
+    if there is one.
+    """
+    return tuple(
+        _usual(program, d, _USUAL_IMAGES if images and i == 0 else _USUAL_SIZE)
+        for i, d in enumerate(shape)
+    )
+
+
+def _usual(program: Program, dim: Dim, number: int) -> int:
+    sizes = {}
+    for name in symbols(dim):
+        lo, hi = program.ranges.get(name, (0, None))
+        sizes[name] = max(number if hi is None else min(number, hi), lo)
+    return max(evaluate(dim, sizes), 0)
+
+
+def _replace(operation: Operation, tile: int, made: Made) -> None:
+    x, w, *bias = operation.operands
+    attrs = ir.attrs(operation)
+    with ir.before(operation):
+        u = made.get((w, tile))
+        if u is None:
+            u = made[w, tile] = ir.build("ai.winograd_weights", w, tile=tile)
+        result = ir.build(
+            "ai.conv_winograd", x, u, *bias, tile=tile, pads_begin=attrs["pads_begin"],
+            pads_end=attrs["pads_end"],
+        )  # fmt: skip
+    ir.replace(operation, result)

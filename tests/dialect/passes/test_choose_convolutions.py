@@ -1,0 +1,217 @@
+"""Which convolutions Winograd's filtering computes: same values; every refusal has a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.passes import (
+    PIPELINE,
+    choose_convolutions,
+    choose_layouts,
+    fuse,
+    outline_kernels,
+    plan_memory,
+)
+from cuvilc.dialect.passes.choose_convolutions import MOST_ERROR, RULE, usual_sizes
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.verify_launch import LaunchError, verify_launch
+from cuvilc.dialect.winograd import error_bound
+from tests.dialect.passes.programs import make, same
+from tests.tolerances import REWRITTEN
+
+
+def convolution(
+    channels: int = 32, outputs: int = 32, size: Any = "20,20", kernel: int = 3, groups: int = 1,
+    pad: int = 1, stride: int = 1, dilation: int = 1, batch: str = "1", ranges: Any = None,
+) -> Any:  # fmt: skip
+    def body(m: Any, x: Any) -> Any:
+        w = m.weight(outputs, channels // groups, kernel, kernel)
+        y = ir.build(
+            "ai.conv", x, w, m.weight(outputs), strides=(stride,) * 2, pads_begin=(pad,) * 2,
+            pads_end=(pad,) * 2, dilations=(dilation,) * 2, groups=groups,
+        )  # fmt: skip
+        return m.relu(y)
+
+    return make({"x": f"[{batch},{channels},{size}]"}, body, ranges)
+
+
+def names(program: Any) -> list[str]:
+    with program:
+        return [o.name for o in ir.walk(ir.body(program.function("main")))]
+
+
+def chosen(program: Any, **options: Any) -> tuple[int, PassContext]:
+    """(tile, 0 for the direct convolution; the context) of the one convolution."""
+    context = PassContext(**options)
+    choose_convolutions.run(program, context)
+    program.verify()
+    with program:
+        made = [
+            o for o in ir.walk(ir.body(program.function("main"))) if o.name == "ai.conv_winograd"
+        ]
+        return (ir.attrs(made[0])["tile"] if made else 0), context
+
+
+@pytest.mark.parametrize(
+    ("size", "batch"), [("20,20", "1"), ("7,13", "3"), ("8,8", "2"), ("n,9", "1")]
+)
+def test_same_values(size: str, batch: str) -> None:
+    program = convolution(size=size, batch=batch)
+    same(program, choose_convolutions, limit=REWRITTEN, sizes={"n": 11})
+    assert names(program).count("ai.conv_winograd") == 1
+
+
+def test_twice_is_once() -> None:
+    program = convolution()
+    chosen(program)
+    text = program.text()
+    chosen(program)
+    assert program.text() == text
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "tile"), [(64, 56, 4), (128, 28, 4), (256, 14, 4), (512, 7, 2)]
+)
+def test_residual_networks(channels: int, size: int, tile: int) -> None:
+    """Few pixels of many channels: there the smaller tile reads weights as fast as it counts."""
+    found, context = chosen(convolution(channels, channels, f"{size},{size}"))
+    assert found == tile
+    assert context.applied[RULE] == 1
+
+
+def test_speed_has_no_regard_for_memory() -> None:
+    """A layer where both tiles are about as fast."""
+    layer = {"channels": 384, "outputs": 384, "size": "10,10"}
+    small, _ = chosen(convolution(**layer))
+    fast, _ = chosen(convolution(**layer), prefer="speed")
+    assert (small, fast) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "why"),
+    [
+        ({"stride": 2}, {}, "strides 2×2"),
+        ({"dilation": 2}, {}, "dilations 2×2"),
+        ({"groups": 2}, {}, "2 groups"),
+        ({"channels": 8}, {}, "8 input channels do not fill a block of 16"),
+        ({"size": "1,1"}, {}, "of the direct convolution's time"),
+        ({"channels": 20_000, "outputs": 8}, {}, "would lose too many digits"),
+        ({}, {"math_exact": True}, "--math exact keeps the sums of the definition"),
+        ({}, {"prefer": "size"}, "--prefer size keeps no second form of the weights"),
+    ],
+    ids=str,
+)
+def test_refusals(layer: Any, options: Any, why: str) -> None:
+    tile, context = chosen(convolution(**layer), **options)
+    assert tile == 0
+    (found,) = context.why(RULE)
+    assert why in found
+
+
+@pytest.mark.parametrize("kernel", [1, 5])
+def test_other_windows_are_no_candidates(kernel: int) -> None:
+    tile, context = chosen(convolution(kernel=kernel))
+    assert (tile, context.why(RULE)) == (0, [])
+
+
+def test_the_larger_tile_is_refused_first_where_sums_are_long() -> None:
+    channels = 2048
+    assert error_bound(2, channels) < MOST_ERROR < error_bound(4, channels)
+    tile, _ = chosen(convolution(channels, 16, "56,56"), prefer="speed")
+    assert tile == 2
+
+
+def test_weights_that_are_not_constant() -> None:
+    def computed(m: Any, x: Any, w: Any) -> Any:
+        return m.conv(x, w, pad=1)
+
+    tile, context = chosen(make({"x": "[1,32,20,20]", "w": "[32,32,3,3]"}, computed))
+    assert (tile, context.why(RULE)) == (0, ["the weights are no constants"])
+
+
+def test_weights_that_adapters_exchange() -> None:
+    def body(m: Any, x: Any) -> Any:
+        attrs = ir.attrs(ir.defining(m.weight(32, 32, 3, 3)))
+        w = ir.build("ai.parameter", **attrs, parts=(), out_axis=0)
+        return m.conv(x, w, pad=1)
+
+    tile, context = chosen(make({"x": "[1,32,20,20]"}, body))
+    assert (tile, context.why(RULE)) == (0, ["adapters may exchange the weights"])
+
+
+def test_equal_weights_are_transformed_once() -> None:
+    def body(m: Any, x: Any) -> Any:
+        w = m.weight(32, 32, 3, 3)
+        return m.conv(m.relu(m.conv(x, w, pad=1)), w, pad=1)
+
+    program = make({"x": "[1,32,20,20]"}, body)
+    chosen(program)
+    assert names(program).count("ai.winograd_weights") == 1
+    assert names(program).count("ai.conv_winograd") == 2
+
+
+def test_usual_sizes_stay_within_ranges() -> None:
+    program = convolution(
+        size="h,w", batch="n", ranges={"n": (2, 4), "h": (0, 64), "w": (300, None)}
+    )
+    with program:
+        x = ir.body(program.function("main")).arguments[0]
+        shape = ir.type_of(x).shape
+    assert usual_sizes(program, (shape[0], *shape[2:])) == (2, 64, 300)
+
+
+def lowered() -> Any:
+    program = convolution(33, 40, "9,10")
+    same(program, choose_convolutions, choose_layouts, fuse, outline_kernels, plan_memory,
+         limit=REWRITTEN)  # fmt: skip
+    return program
+
+
+def test_lowered_weights_are_prepared() -> None:
+    """Same values at every level, and the launch of constants lies in prepared memory."""
+    program = lowered()
+    with program:
+        places = [
+            place
+            for o in ir.walk(ir.body(program.function("main")))
+            if o.name == "ai.cpu.launch"
+            for place in ir.attrs(o)["places"]
+        ]
+    assert ("prepared", 0) in places
+    assert [m.NAME for m in PIPELINE].index("choose-convolutions") < [
+        m.NAME for m in PIPELINE
+    ].index("choose-layouts")
+
+
+def test_what_needs_a_run_cannot_be_prepared() -> None:
+    program = lowered()
+    with program:
+        last = [o for o in ir.walk(ir.body(program.function("main"))) if o.name == "ai.cpu.launch"][
+            -1
+        ]
+        last.attributes["places"] = ir.write_attr((("prepared", 1 << 20),))
+    with pytest.raises(LaunchError, match="is prepared and needs a run"):
+        verify_launch(program)
+
+
+def test_prepared_places_are_apart() -> None:
+    def body(m: Any, x: Any) -> Any:
+        first = m.relu(m.conv(x, m.weight(32, 32, 3, 3), pad=1))
+        return m.conv(first, m.weight(32, 32, 3, 3), pad=1)
+
+    program = make({"x": "[1,32,20,20]"}, body)
+    for each in (choose_convolutions, choose_layouts, fuse, outline_kernels, plan_memory):
+        each.run(program, PassContext())
+    with program:
+        prepared = [
+            o
+            for o in ir.walk(ir.body(program.function("main")))
+            if any(kind == "prepared" for kind, _ in ir.places(o))
+        ]
+        assert [ir.places(o)[0][1] for o in prepared] == [0, 36 * 32 * 32 * 4]
+        prepared[1].attributes["places"] = ir.write_attr((("prepared", 64),))
+    with pytest.raises(LaunchError, match="is in use"):
+        verify_launch(program)
