@@ -24,7 +24,7 @@ from cuvilc.cli_options import (
 from cuvilc.cli_output import Output, table
 from cuvilc.cli_progress import watching
 from cuvilc.cli_text import bytes_text, layer_text, port_text, range_text, size_text
-from cuvilc.driver import EMITS, PHASES, BuildReport, BuildRequest
+from cuvilc.driver import EMITS, MATHS, PHASES, PREFERENCES, BuildReport, BuildRequest
 from cuvilc.driver import build as build_package
 from cuvilc.driver_lora import MODES
 from cuvilc.driver_steps import AUTO_VECTORS
@@ -53,6 +53,20 @@ Precision = Annotated[
         help="Round float32 weights, and what they multiply, to bfloat16; sums stay float32.",
     ),
 ]
+Prefer = Annotated[
+    str,
+    _Option(
+        "--prefer", metavar="|".join(PREFERENCES),
+        help="size: less memory; speed: more of it where that is faster.",
+    ),
+]  # fmt: skip
+Math = Annotated[
+    str,
+    _Option(
+        "--math", metavar="|".join(MATHS),
+        help="exact: no rewriting that may change a float's last digits.",
+    ),
+]  # fmt: skip
 Shapes = Annotated[
     list[str],
     _Option(
@@ -150,6 +164,8 @@ def build(
     target: TargetName = "x86",
     cpu: Cpu = "",
     precision: Precision = "",
+    prefer: Prefer = PREFERENCES[0],
+    math: Math = MATHS[0],
     adapter: AdapterOption,
     lora: Lora = "",
     adapter_map: AdapterMapOption = None,
@@ -188,6 +204,7 @@ def build(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
         jobs or 0, not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run,
         dump_ir, dump_after, stop_after, emit, precision=precision,
+        prefer=prefer, math=math,
         adapters=read_adapters(adapter), lora=lora, adapter_map=adapter_map,
         base_weights=base_weights, lora_modules=lora_modules,
     )  # fmt: skip

@@ -75,6 +75,9 @@ def _head(report: dict[str, Any]) -> list[str]:
     if "weights" in m:
         weights = m["weights"]
         lines.append(f"  weights  {bytes_text(weights['bytes'])} in {weights['count']} arrays")
+    if "prepared_bytes" in memory:
+        prepared = bytes_text(memory["prepared_bytes"])
+        lines.append(f"  prepared {prepared} of weights, made when the package is opened")
     at = ", ".join(f"{n}={s}" for n, s in sizes.items())
     if totals["flops"] or totals["bytes"]:
         work = f"{count_text(totals['flops'], 'FLOP')} and {bytes_text(totals['bytes'])} moved"
