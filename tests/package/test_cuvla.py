@@ -331,9 +331,11 @@ def adapter(name: str, changes: Sequence[ModuleChange]) -> Adapter:
     return Adapter(name, Path("x"), tuple(changes), "5a" * 32)
 
 
-def encode(table: Sequence[Adaptable], bases: Sequence[Array], made: Adapter) -> bytes:
+def encode(
+    table: Sequence[Adaptable], bases: Sequence[Array], made: Adapter, batched: bool = False
+) -> bytes:
     by_module = {c.path: c for c in made.changes}
-    return cuvla.encode(made, by_module, table, lambda i: bases[i], BASE)
+    return cuvla.encode(made, by_module, table, lambda i: bases[i], BASE, batched)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -350,6 +352,59 @@ def test_an_adapter_means_what_its_factors_say(case: str) -> None:
     eps = EPS if entry.dtype == "float32" else float(ml_dtypes.finfo(entry.dtype).eps)
     assert np.all(np.abs(made - expected) <= eps * size)
     assert np.abs(expected - base.astype(np.float64)).max() > 0.1
+
+
+def lines(file: File, number: int, outputs: int) -> Array:
+    """What the entries of a site add to its outputs."""
+    total = np.zeros(outputs + PANEL)
+    for entry in file.entries:
+        if entry.site == number and entry.bias:
+            line = entry.floats(entry.bias, entry.panels * PANEL)
+            span = slice(entry.first * PANEL, (entry.first + entry.panels) * PANEL)
+            total[span] += line[: len(total[span])]
+    assert not total[outputs:].any()
+    return total[:outputs]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_get_factors_and_biases_alone(axis: int) -> None:
+    """Also for a weight that is replaced: of rank 12 where K is smaller, else of rank N."""
+    owned = [site((n,), 0, [(m, "bias", "", n)], kernel=None) for m, n in (("q", 48), ("v", 76))]
+    norm = site((30,), 0, [("norm", "bias", "", 30)])
+    (entry, base), sites = qkv(axis=axis), [norm, *owned]
+    table, bases = ([x[i] for x in [(entry, base), *sites]] for i in (0, 1))
+    k_low = low_rank(20, (12,), 2, magnitude=magnitude(20))
+    changes = {
+        "q": ModuleChange("q", "linear", low_rank(48, (12,), 3, bias=normal(48)),
+                          {"bias": normal(48)}),
+        "k": ModuleChange("k", "linear", k_low, {"weight": normal(20, 12)}),
+        "v": ModuleChange("v", replaced={"bias": normal(76)}),
+        "norm": ModuleChange("norm", replaced={"bias": normal(30)}),
+    }  # fmt: skip
+    file = read(encode(table, bases, adapter("a", list(changes.values())), batched=True))
+    assert all(e.kind == cuvla.FACTORS for e in file.entries)
+    made = decode(file, table, bases)[0]
+    expected = truth(changes, entry, base)
+    assert np.all(np.abs(made - expected) <= EPS * (60 + np.abs(expected)))
+    low = changes["q"].low_rank
+    assert low is not None and low.bias is not None
+    added = [changes[m].replaced["bias"] - b.astype(np.float64) for m, b in
+             zip("qv", bases[2:], strict=True)]  # fmt: skip
+    scaled = low.scale * low.bias.astype(np.float64)
+    line = np.concatenate([added[0] + scaled, np.zeros(20), added[1]])
+    assert np.all(np.abs(lines(file, 0, 144) - line) <= EPS * np.abs(line))
+    own = changes["norm"].replaced["bias"] - bases[1].astype(np.float64)
+    assert np.all(np.abs(lines(file, 1, 30) - own) <= EPS * np.abs(own))
+    assert [e.rank for e in file.entries] == [15, 0]
+    narrow, weight = site((100, 5), 0, [("m", "weight", "linear", 100)], packed=True)
+    wide, other = site((5, 100), 0, [("m", "weight", "linear", 5)], packed=True)
+    for one, held in ((narrow, weight), (wide, other)):
+        new = {"m": ModuleChange("m", replaced={"weight": normal(*one.shape)})}
+        [piece] = (file := read(encode([one], [held], adapter("a", [new["m"]]), True))).entries
+        assert piece.rank == 5
+        [made] = decode(file, [one], [held])
+        wanted = truth(new, one, held)
+        assert np.all(np.abs(made - wanted) <= EPS * (np.abs(wanted) + np.abs(held)))
 
 
 def test_a_whole_weight_is_rounded_once() -> None:

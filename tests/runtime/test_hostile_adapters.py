@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import fake_adapters
@@ -222,6 +223,33 @@ def test_refusals_say_why(load, tmp_path, text, change):
         model.load_adapter(file)
     assert caught.value.code == "CUV611"
     assert model.adapters == ()
+
+
+def test_biases_are_checked(load, tmp_path):
+    """Of a model for batches: inside the file, of a weight that has a table, and only there."""
+    image, file = fake_adapters.batched(), tmp_path / "x.cuvla"
+    weight = np.zeros((fake_adapters.PANELS, fake_adapters.ROWS, 32), np.float32)
+    image.adapted(weight, "test_adapted_rows", fake_adapters.ROWS, fake_adapters.PANELS * 32, 1)
+    rng = np.random.default_rng(0)
+    bias = np.ones(fake_adapters.PANELS * 32, np.float32)
+    change = replace(factors(rng, 0, 0), bias=bias)
+    good = cuvla("x", [change])
+    place = HEADER.size + ENTRY.size - 8
+    bad = [
+        put(good, place, "<Q", 0), put(good, place, "<Q", len(good)), put(good, place, "<Q", 2**63),
+        put(good, place, "<Q", int.from_bytes(good[place : place + 8], "little") + 1),
+        good[:-4] + b"\0", cuvla("x", [replace(change, site=1)]),
+        cuvla("x", [replace(change, bias=None)]),
+    ]  # fmt: skip
+    model = load(image)
+    for i, data in enumerate(bad):
+        file.write_bytes(data)
+        assert refusal(model.load_adapter, file) == "CUV611", i
+    file.write_bytes(good)
+    model.load_adapter(file)
+    assert model.pages.adapters == 3
+    model.unload_adapter("x")
+    assert refusal(load(fake_adapters.exchanging()).load_adapter, file) == "CUV611"
 
 
 def padded(adapter: bytes) -> bytes:
