@@ -63,7 +63,7 @@ def as_outputs(want: Wanted, kind: str, tensor: Array) -> Array:
     """A checkpoint's tensor as [N, ...], outputs first; `kind` is that of its use.
 
     Of a linear layer's factors the sizes tell first: whether a layer is GPT-2's Conv1D, [K, N], the
-    configuration says for all alike. A square one is as it says, or see `holds`.
+    configuration says for all alike. A square one is as it says.
     """
     turned = want.change.fan_in_fan_out
     if want.kind == kind == "linear" and tensor.ndim == 2 and tensor.shape[0] != tensor.shape[1]:
@@ -78,9 +78,7 @@ def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
     if array is None:
         return None
     rows = np.moveaxis(array, at.axis, 0)[at.start : at.start + at.size]
-    mine = as_outputs(want, reader.kind, tensor)
-    square = want.kind == reader.kind == "linear" and mine.ndim == 2
-    return equals(rows, mine) or (square and equals(rows, mine.T))
+    return equals(rows, as_outputs(want, reader.kind, tensor))
 
 
 def equals(rows: Array, tensor: Array) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from cuvilc.diagnostics import Diagnostic
 
@@ -84,6 +85,16 @@ def ambiguous(want: Wanted, why: str, claims: Iterable[Claim]) -> Diagnostic:
         codes.AMBIGUOUS_SITE, f"{_about(want)}: {why}", want.place,
         evidence="\n".join([*shown][:_SHOWN]), help=_MAP.format(want.module),
     )  # fmt: skip
+
+
+def unrelated_base(want: Wanted, base: Path, names: Sequence[str]) -> Diagnostic:
+    """A checkpoint that has none of the parameters proves nothing of the model."""
+    return Diagnostic(
+        codes.OTHER_BASE,
+        f"the base checkpoint has no weight of the modules that adapter `{want.adapter}` changes",
+        str(base),
+        evidence=f"`{want.name}` is sought, and there are {listed(names)}",
+    )
 
 
 def claimed_twice(first: Wanted, second: Wanted, claim: Claim) -> Diagnostic:

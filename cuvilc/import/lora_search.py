@@ -54,6 +54,10 @@ class Search:
         # Weights before biases: a bias may be known by its module's weight alone.
         order = sorted(range(len(wants)), key=lambda i: wants[i].parameter != "weight")
         found = {i: self._sites(wants[i], self._find(wants[i])) for i in order}
+        base = self.base
+        attached = bool(wants) and not self.problems.found
+        if base and attached and not any(base.find(want) for want in wants):
+            self.problems.put(failures.unrelated_base(wants[0], base.path, [*base.tensors]))
         made: dict[tuple[str, str, ir.Value], Site] = {}
         for i in range(len(wants)):
             for site in found[i]:

@@ -64,7 +64,19 @@ def test_a_checkpoint_of_a_layer_that_is_stored_by_inputs(
     made = program(tmp_path, [node("MatMul", "x fc.weight", "y", "/fc/MatMul")],
                    {"fc.weight": w}, {"x": ["b", D]})  # fmt: skip
     change = replace(linear("fc", n, D), fan_in_fan_out=flag)
-    for stored in (w, w.T):
-        assert one(made, change, base_weights=checkpoint(tmp_path, {"fc.weight": stored}))
+    for stored, turned in ((w, True), (w.T, False)):
+        base = checkpoint(tmp_path, {"fc.weight": stored})
+        if n == D and turned != flag:  # the sizes do not tell, and the model may be another
+            assert refused(made, change, base_weights=base).code == "CUV725"
+        else:
+            assert one(made, change, base_weights=base)
     other = checkpoint(tmp_path, {"fc.weight": w + 1})
     assert refused(made, change, base_weights=other).code == "CUV725"
+
+
+def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path: Path) -> None:
+    made = program(tmp_path, [node("MatMul", "x fc.weight", "y", "/fc/MatMul")],
+                   {"fc.weight": values(D, V)}, {"x": ["b", D]})  # fmt: skip
+    other = checkpoint(tmp_path, {"encoder.0.weight": values(V, D)})
+    problem = refused(made, linear("fc", V, D), base_weights=other)
+    assert problem.code == "CUV725" and "encoder.0.weight" in problem.evidence
