@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
+from cuvilc.diagnostics import fail
 from cuvilc.dialect import lora_values
+from cuvilc.dialect.lora_codes import NO_PLACE
 from cuvilc.dialect.types import PANEL, to_layout
 from cuvilc.package.plan import Adaptable, Part
 
@@ -313,7 +315,10 @@ def _merged(
         change, span = changes[part.module], slice(part.start, part.start + part.size)
         low = change.low_rank
         if part.parameter in change.replaced:
-            line[span] = _outputs_first(part, change).reshape(line[span].shape)
+            value = _outputs_first(part, change).reshape(line[span].shape)
+            if part.kind == "linear" and lora_values.is_turned(value, line[span]):
+                raise fail(NO_PLACE, f"`{part.module}`: {lora_values.TURNED}")
+            line[span] = value
         if low is not None and part.parameter == "bias" and low.bias is not None:
             line[span] += np.asarray(low.bias, np.float64).reshape(line[span].shape) * low.scale
         if low is not None and part.parameter == "weight":

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
+from cuvilc.diagnostics import CuvilError
 from cuvilc.package import cuvla
 from cuvilc.package.plan import Adaptable, Part
 
@@ -415,6 +416,16 @@ def test_a_whole_weight_is_rounded_once() -> None:
     change = ModuleChange("m", "linear", LowRank(a, b, 1.0, 2, 2.0))
     [made] = decode(read(encode([entry], [base], adapter("a", [change]))), [entry], [base])
     assert made.item() == 1 + 2.0**-7
+
+
+def test_a_square_weight_that_lies_turned_is_refused() -> None:
+    """It was trained on from the base's, which tells; see lora_values.is_turned."""
+    entry, base = site((40, 40), 0, [("m", "weight", "linear", 40)])
+    tuned = (base + 0.1).astype(np.float32)
+    encode([entry], [base], adapter("a", [ModuleChange("m", replaced={"weight": tuned})]))
+    turned = ModuleChange("m", replaced={"weight": tuned.T})
+    with pytest.raises(CuvilError, match="CUV743.*transposed"):
+        encode([entry], [base], adapter("a", [turned]))
 
 
 def test_outputs_of_other_parts_are_left_alone() -> None:
