@@ -126,7 +126,12 @@ class Values:
         self.dtypes = {rows.dtype for _, _, rows in self.every}
 
     def search(self, want: Wanted, tensor: Array) -> list[tuple[Weight, Reader, Place]]:
-        """The weights that hold the tensor's values; else those of which some outputs do."""
+        """The weights that hold the tensor's values; else those of which some outputs do. One value
+        all over, as biases begin with, tells none from another: an exporter drops zeros, and those
+        of another layer would take their place.
+        """
+        if tensor.size > 1 and bool((tensor == tensor.flat[0]).all()):
+            return []
         kinds = [want.kind] if want.kind else sorted({r.kind for _, r, _ in self.every})
         found = []
         for kind in kinds:

@@ -147,6 +147,21 @@ def test_a_weight_into_which_an_optimiser_multiplied_a_normalisation(tmp_path: P
     assert error.code == "CUV724" and "`bn (FuseBatchNormIntoConv)`" in error.message
 
 
+def test_zeros_of_the_base_are_no_evidence(tmp_path: Path) -> None:
+    """The head's bias was dropped; another layer's would have been taken for it."""
+    nodes = [
+        node("MatMul", "x fc.weight", "h", "a"),
+        node("Add", "h fc.bias", "g", "b"),
+        node("MatMul", "g head.weight", "y", "c"),
+    ]
+    fc, head, zeros = values(4, 4), values(4, 4, seed=1), np.zeros(4, np.float32)
+    weights = {"fc.weight": fc, "fc.bias": zeros, "head.weight": head}
+    made = program(tmp_path, nodes, weights, {"x": ["b", 4]})
+    base = checkpoint(tmp_path, {"head.weight": head.T, "head.bias": zeros})
+    error = refused(made, linear("head", 4, 4, bias=True), base_weights=base)
+    assert error.code == "CUV723" and "`head.bias`" in error.message
+
+
 def test_another_base(tmp_path: Path) -> None:
     made = two(tmp_path, "fc.weight", "fd.weight")
     base = checkpoint(tmp_path, {"fc.weight": values(4, 4), "fd.weight": values(4, 4, seed=1).T})
