@@ -26,6 +26,15 @@ import torch
 from tests.models import lora_models
 from tests.models.test_lora_fold import CASES
 
+MORE: list[tuple[str, str, dict[str, Any]]] = [
+    ("bert", "dora table", {"r": 4, "target_modules": ["word_embeddings"], "use_dora": True}),
+    ("bert", "lora only", {"target_modules": ["query", "dense"], "bias": "lora_only"}),
+    ("bert", "saved in all", {"r": 2, "target_modules": ["value"], "bias": "all",
+                              "modules_to_save": ["classifier", "pooler"]}),
+    ("llama", "head", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
+    ("vit", "biases", {"r": 2, "target_modules": ["q_proj", "query"], "bias": "all"}),
+]  # fmt: skip
+
 
 class Batched:
     """A package with all adapters of a model's cases but the last; what each gives for a row."""
@@ -33,7 +42,7 @@ class Batched:
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
         lora_models.export(name, folder / "model.onnx", dynamo)
-        cases = [(c, o) for n, c, o in CASES if n == name]
+        cases = [(c, o) for n, c, o in [*MORE, *CASES] if n == name]
         self.truth: dict[str | None, np.ndarray] = {}
         for case, options in cases:
             self.truth[case] = lora_models.adapt(name, folder / case, **options)
