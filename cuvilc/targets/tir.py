@@ -261,6 +261,10 @@ class KernelBuilder:
         self._cells[id(loaded)] = loaded
         return loaded
 
+    def is_named(self, value: Any) -> bool:
+        """Whether `let` returned the value: then it is no load from an argument."""
+        return id(value) in self._cells
+
     def variable(self, value: PrimExpr) -> Variable:
         """A value that changes: in a vectorised loop one a lane."""
         made = Variable(self, self._cell(str(value.ty.dtype), "x"), str(value.ty.dtype))

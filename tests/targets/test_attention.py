@@ -51,6 +51,15 @@ def test_static(s, t, d):
     check(program, V4, attention.schedule)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@on_chips
+def test_halves(dtype, chip):
+    """Keys with whole vectors of features, which lie as floats only after they are read."""
+    types = [tensor(f"2,4,9,{d}", dtype) for d in (24, 24, 24)]
+    program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.25))
+    check(program, chip, attention.schedule)
+
+
 @on_chips
 def test_hidden_keys(chip):
     """Whole blocks of keys hidden, and a row with everything hidden."""

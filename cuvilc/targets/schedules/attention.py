@@ -162,7 +162,7 @@ class _Attention:
         done: Any = 0
         direct = self._key(const(0), const(0))
         whole = depth // n * n if isinstance(depth, int) else 0
-        plain = is_load(direct) and str(direct.ty.dtype) == "float32"
+        plain = is_load(direct) and not b.is_named(direct) and str(direct.ty.dtype) == "float32"
         if n > 1 and whole and plain and self._dense():
             with b.loop(b.let(tirx.floordiv(self.count, const(n)))) as i, b.loop(whole // n) as j:
                 t, d = i * n, j * n
