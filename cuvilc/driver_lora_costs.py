@@ -30,10 +30,10 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
 
     bytes: `package_bytes` more than the base package's; `memory_bytes` more when loaded.
     """
-    low = [c.low_rank for a in attached.adapters for c in a.changes if c.low_rank is not None]
+    changes = [c for a in attached.adapters for c in a.changes]
+    low = [c.low_rank for c in changes if c.low_rank is not None]
     factors = 4 * sum(int(r.a.size + r.b.size) for r in low)
-    whole = sum(int(a.nbytes) for ad in attached.adapters for c in ad.changes
-                for a in c.replaced.values())  # fmt: skip
+    whole = sum(int(a.nbytes) for c in changes for a in c.replaced.values())
     changed = _changed_bytes(attached)
     base = _row_flops(program)
     extra = max((sum(map(_work, a.changes)) for a in attached.adapters), default=0)
@@ -41,13 +41,13 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     seconds = changed / SWAP_BYTES_PER_SECOND * max(rank / SWAP_RANK, 0.5)
     overhead = extra / base if base else 0.0
     row_seconds = extra / FLOPS_PER_SECOND
-    own = factors + whole
+    own, apart = factors + whole, factors + sum(map(_replaced_bytes, changes))
     modes: dict[str, dict[str, Any]] = {
         FOLD: {"package_bytes": 0, "memory_bytes": 0, "row_flops": 0, "row_overhead": 0.0,
                "swap_ms": None},
         SWAP: {"package_bytes": own, "memory_bytes": own + SHADOWS * changed, "row_flops": 0,
                "row_overhead": 0.0, "swap_ms": round(seconds * 1e3, 3)},
-        BATCH: {"package_bytes": own, "memory_bytes": own, "row_flops": extra,
+        BATCH: {"package_bytes": apart, "memory_bytes": apart, "row_flops": extra,
                 "row_overhead": round(overhead, 5), "swap_ms": 0.0},
     }  # fmt: skip
     crossover = round(seconds / row_seconds) if row_seconds else None
@@ -79,10 +79,24 @@ def _recommend(count: int, overhead: float, crossover: int | None) -> tuple[str,
 
 def _work(change: ModuleChange) -> int:
     """FLOPs of a row through A and B; a row of an embedding only looks up in A."""
+    if "weight" in change.replaced:
+        return 2 * _exact_factors(change)
     low = change.low_rank
     if low is None:
         return 0
     return 2 * int(low.b.size + (0 if change.kind == "embedding" else low.a.size))
+
+
+def _exact_factors(change: ModuleChange) -> int:
+    """Numbers of the factors that stand for a replaced weight."""
+    sizes = change.replaced["weight"].shape
+    return min(sizes) * sum(sizes) if len(sizes) == 2 else 0
+
+
+def _replaced_bytes(change: ModuleChange) -> int:
+    """What replaces parameters, as rows of a batch have it."""
+    others = sum(int(a.nbytes) for name, a in change.replaced.items() if name != "weight")
+    return others + (4 * _exact_factors(change) if "weight" in change.replaced else 0)
 
 
 def _changed_bytes(attached: Attached) -> int:
