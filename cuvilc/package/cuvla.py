@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from struct import Struct
 from typing import Any
 from zlib import adler32
@@ -20,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
-from cuvilc.diagnostics import fail
 from cuvilc.dialect import lora_values
-from cuvilc.dialect.lora_codes import NO_PLACE
-from cuvilc.dialect.types import PANEL, to_layout
+from cuvilc.dialect.types import to_layout
+from cuvilc.package.cuvla_pieces import Piece, merged, piece_of, separate
+from cuvilc.package.cuvla_rows import pieces_of_rows
 from cuvilc.package.plan import Adaptable, Part
 
 MAGIC = 0x5044414C49565543  # "CUVILADP"
@@ -71,7 +70,7 @@ def encode(
     writer = _Writer(adapter.name)
     for number, site in enumerate(table):
         if batched:
-            entries = _of_rows(number, site, changes, table, read)
+            entries = _factors(number, pieces_of_rows(number, site, changes, table, read))
         else:
             parts = [p for p in site.parts if p.parameter in _of(changes.get(p.module))]
             entries = _entries(number, site, parts, changes, read) if parts else []
@@ -108,11 +107,11 @@ def _entries(
     lows = [_factors_alone(changes[p.module], p) for p in parts]
     if site.kernel is not None and all(low is not None for low in lows):
         pieces = [
-            _piece(site, p, low, None, lambda: read(number))
+            piece_of(site, p, low, None, lambda: read(number))
             for p, low in zip(parts, lows, strict=True)
             if low
         ]
-        return _separate(number, sorted(pieces, key=lambda p: p.first))
+        return _factors(number, pieces)
     names = " + ".join(p.module for p in parts)
     return [_Entry(number, WHOLE, names, _whole(site, parts, changes, read(number)))]
 
@@ -124,217 +123,19 @@ def _factors_alone(change: ModuleChange, part: Part) -> LowRank | None:
     return change.low_rank
 
 
-def _of_rows(
-    number: int,
-    site: Adaptable,
-    changes: Mapping[str, ModuleChange],
-    table: Sequence[Adaptable],
-    read: Callable[[int], Array],
-) -> list[_Entry]:
-    """What adapters of rows change in the outputs of one layer."""
-    pieces = []
-    for part in site.parts if site.kernel is not None else ():
-        change = changes.get(part.module)
-        if change is None:
-            continue
-        low = change.low_rank if part.parameter == "weight" else None
-        if part.parameter == "weight" and "weight" in change.replaced:
-            low = _exact_factors(site, part, changes, read(number))
-        bias = None
-        if part.parameter == "bias" or not _has_own_table(part.module, table):
-            bias = _bias_change(part, change, table, read)
-        if low is not None or bias is not None:
-            pieces.append(_piece(site, part, low, bias, lambda: read(number)))
-    return _separate(number, sorted(pieces, key=lambda p: p.first))
-
-
-def _exact_factors(
-    site: Adaptable, part: Part, changes: Mapping[str, ModuleChange], base: Array
-) -> LowRank:
-    """The change ΔW [N, K] to a replaced weight as factors, one of which is the identity."""
-    made = _merged(site, [part], changes, base)
-    own = slice(part.start, part.start + part.size)
-    delta = np.moveaxis(made, site.out_axis, 0)[own] - np.moveaxis(base, site.out_axis, 0)[own]
-    n, k = delta.shape
-    a, b = (delta, np.eye(n)) if n < k else (np.eye(k), delta)
-    return LowRank(a, b, 1.0, len(a), len(a))
-
-
-def _has_own_table(module: str, table: Sequence[Adaptable]) -> bool:
-    """Whether the module's bias is not its weight's line of outputs, but changed for itself."""
-    own = (module, "bias")
-    return any(
-        site.kernel is not None and own in [(p.module, p.parameter) for p in site.parts]
-        for site in table
-    )
-
-
-def _base_bias(
-    module: str, table: Sequence[Adaptable], read: Callable[[int], Array]
-) -> NDArray[np.float64]:
-    number, part = next(
-        (i, p)
-        for i, site in enumerate(table)
-        for p in site.parts
-        if (p.module, p.parameter) == (module, "bias")
-    )
-    line = np.asarray(read(number), np.float64).reshape(-1)
-    return line[part.start : part.start + part.size]
-
-
-def _bias_change(
-    part: Part, change: ModuleChange, table: Sequence[Adaptable], read: Callable[[int], Array]
-) -> NDArray[np.float64] | None:
-    """What is added to the outputs besides the base's own bias; None if nothing is."""
-    low, new = change.low_rank, change.replaced.get("bias")
-    total = np.zeros(part.size)
-    if new is not None:
-        total += np.asarray(new, np.float64).reshape(-1) - _base_bias(part.module, table, read)
-    if low is not None and low.bias is not None:
-        total += np.asarray(low.bias, np.float64).reshape(-1) * low.scale
-    return total if new is not None or (low is not None and low.bias is not None) else None
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Factors of one part in the package's panels: a [r, rows], b [panels, r, 32]; gain and bias
-    [32 · panels].
-    """
-
-    module: str
-    a: NDArray[np.float32]
-    b: NDArray[np.float32]
-    gain: NDArray[np.float32] | None
-    bias: NDArray[np.float32] | None
-    first: int
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.b)
-
-
-def _piece(
-    site: Adaptable,
-    part: Part,
-    low: LowRank | None,
-    bias: Array | None,
-    read: Callable[[], Array],
-) -> _Piece:
-    """low: None where only a bias changes. read: the weight as the package has it."""
-    a, b = np.zeros((0, prod(site.shape) // site.shape[site.out_axis])), np.zeros((part.size, 0))
-    gain = None
-    if low is not None:
-        a = np.asarray(low.a, np.float64).reshape(len(low.a), -1)
-        b = np.asarray(low.b, np.float64).reshape(part.size, -1) * low.scale
-    if low is not None and low.magnitude is not None:
-        gain = np.asarray(low.magnitude, np.float64).reshape(-1)
-        gain = gain / _norms(read(), site, part, low)
-        b = b * gain[:, None]
-    whole = site.layout == ""  # a row-major weight is merged as a whole
-    begin = 0 if whole else part.start // PANEL
-    end = -(-(site.shape[site.out_axis] if whole else part.start + part.size) // PANEL)
-
-    def columns(values: Array, others: float) -> NDArray[np.float32]:
-        made = np.full(((end - begin) * PANEL, *values.shape[1:]), others, np.float32)
-        at = part.start - begin * PANEL
-        made[at : at + part.size] = values
-        return made
-
-    panels = columns(b, 0).reshape(end - begin, PANEL, b.shape[1]).transpose(0, 2, 1)
-    return _Piece(
-        part.module, a.astype(np.float32), np.ascontiguousarray(panels),
-        None if gain is None else columns(gain, 1), None if bias is None else columns(bias, 0),
-        begin,
-    )  # fmt: skip
-
-
-def _values(part: Part, low: LowRank) -> lora_values.Part:
-    """The factors as `lora_values` adds them to a weight."""
-    a, b = (np.asarray(m).reshape(len(m), -1) for m in (low.a, low.b))
-    magnitude = None if low.magnitude is None else np.asarray(low.magnitude).reshape(-1)
-    return lora_values.Part(a, b, magnitude, low.scale, part.start, module=part.module)
-
-
-def _norms(weight: Array, site: Adaptable, part: Part, low: LowRank) -> NDArray[np.float64]:
-    """‖W + ΔW‖ of each output of the part."""
-    target = lora_values.Target(site.shape, site.out_axis, [_values(part, low)])
-    target.measure(weight.reshape(target.view))
-    return target.norms[0]
-
-
-def _separate(number: int, pieces: list[_Piece]) -> list[_Entry]:
-    """Entries that share no panel: pieces that meet in one become one piece of all their ranks."""
-    joined: list[_Piece] = []
-    for piece in pieces:
-        if joined and piece.first < joined[-1].end:
-            joined[-1] = _both(joined[-1], piece)
-        else:
-            joined.append(piece)
+def _factors(number: int, pieces: Sequence[Piece]) -> list[_Entry]:
     return [
         _Entry(number, FACTORS, p.module, p.a, p.b, p.gain, p.bias, len(p.a), p.first, len(p.b))
-        for p in joined
+        for p in separate(pieces)
     ]
-
-
-def _both(x: _Piece, y: _Piece) -> _Piece:
-    first, end = min(x.first, y.first), max(x.end, y.end)
-    b = np.zeros((end - first, len(x.a) + len(y.a), PANEL), np.float32)
-    b[x.first - first : x.end - first, : len(x.a)] = x.b
-    b[y.first - first : y.end - first, len(x.a) :] = y.b
-
-    def line(mine: Array | None, theirs: Array | None, none: float) -> Array | None:
-        if mine is None and theirs is None:
-            return None
-        made = np.full((end - first) * PANEL, none, np.float32)
-        for p, part in ((x, mine), (y, theirs)):
-            span = slice((p.first - first) * PANEL, (p.end - first) * PANEL)
-            if part is not None:  # outputs of neither part are `none` in both
-                made[span] = made[span] * part if none else made[span] + part
-        return made
-
-    gain, bias = line(x.gain, y.gain, 1), line(x.bias, y.bias, 0)
-    return _Piece(f"{x.module} + {y.module}", np.concatenate([x.a, y.a]), b, gain, bias, first)
 
 
 def _whole(
     site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
 ) -> Array:
     """The weight with all changes, as the package would hold it: in float64, rounded once."""
-    made = _merged(site, parts, changes, base)
+    made = merged(site, parts, changes, base)
     return to_layout(lora_values.round_once(made, base.dtype), site.layout)
-
-
-def _merged(
-    site: Adaptable, parts: Sequence[Part], changes: Mapping[str, ModuleChange], base: Array
-) -> NDArray[np.float64]:
-    """The weight with all changes in float64."""
-    made = np.array(base, np.float64)
-    line = np.moveaxis(made, site.out_axis, 0) if made.ndim else made.reshape(1)
-    adapted = []
-    for part in parts:
-        change, span = changes[part.module], slice(part.start, part.start + part.size)
-        low = change.low_rank
-        if part.parameter in change.replaced:
-            value = _outputs_first(part, change).reshape(line[span].shape)
-            if part.kind == "linear" and lora_values.is_turned(value, line[span]):
-                raise fail(NO_PLACE, f"`{part.module}`: {lora_values.TURNED}")
-            line[span] = value
-        if low is not None and part.parameter == "bias" and low.bias is not None:
-            line[span] += np.asarray(low.bias, np.float64).reshape(line[span].shape) * low.scale
-        if low is not None and part.parameter == "weight":
-            adapted.append(_values(part, low))
-    if adapted:
-        made, _ = lora_values.merge(made, site.out_axis, adapted)
-    return made
-
-
-def _outputs_first(part: Part, change: ModuleChange) -> Array:
-    """A replaced parameter with its outputs along the first axis."""
-    value = np.asarray(change.replaced[part.parameter])
-    turned = part.kind == "embedding" or change.fan_in_fan_out
-    if part.parameter == "weight" and part.kind and turned:
-        value = np.moveaxis(value, -1, 0)
-    return value
 
 
 @dataclass

@@ -22,6 +22,7 @@ import pytest
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
 from cuvilc.diagnostics import CuvilError
+from cuvilc.dialect import types
 from cuvilc.package import cuvla
 from cuvilc.package.plan import Adaptable, Part
 
@@ -37,7 +38,7 @@ def test_records_are_those_of_adapter_h(tmp_path: Path) -> None:
     text = HEADER_FILE.read_text()
     checks = [
         f"CUVIL_ADAPTER_MAGIC == {cuvla.MAGIC}", f"CUVIL_ADAPTER_VERSION == {cuvla.VERSION}",
-        f"CUVIL_PANEL == {cuvla.PANEL}", f"CUVIL_ADAPTER_WHOLE == {cuvla.WHOLE}",
+        f"CUVIL_PANEL == {types.PANEL}", f"CUVIL_ADAPTER_WHOLE == {cuvla.WHOLE}",
         f"CUVIL_ADAPTER_FACTORS == {cuvla.FACTORS}",
     ]  # fmt: skip
     fields = {
