@@ -37,12 +37,13 @@ MORE: list[tuple[str, str, dict[str, Any]]] = [
 
 
 class Batched:
-    """A package with all adapters of a model's cases but the last; what each gives for a row."""
+    """A package with all adapters of a model's cases but one; what each gives for a row."""
 
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
         lora_models.export(name, folder / "model.onnx", dynamo)
         cases = [(c, o) for n, c, o in [*MORE, *CASES] if n == name]
+        cases.sort(key=lambda case: "table" not in case[0])  # no later ones: no layer is there
         self.truth: dict[str | None, np.ndarray] = {}
         for case, options in cases:
             self.truth[case] = lora_models.adapt(name, folder / case, **options)
