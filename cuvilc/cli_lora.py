@@ -29,8 +29,9 @@ def room_lines(lora: dict[str, Any] | None) -> Iterator[str]:
         parts = {(p["module"], p["parameter"]) for w in lora["weights"] for p in w["parts"]}
         names = sorted({module.rpartition(".")[2] for module, _ in parts})
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        what = f"{len(parts)} parameter{'s' * (len(parts) != 1)}"
         yield (
-            f"  lora     {lora['mode']}: adapters may change {len(parts)} parameter{'s' * (len(parts) != 1)} of "
+            f"  lora     {lora['mode']}: adapters may change {what} of "
             f"{', '.join(names[:_NAMES])}{more}; fingerprint {lora['fingerprint'][:8]}"
         )
 
