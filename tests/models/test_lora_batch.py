@@ -220,18 +220,22 @@ def test_a_layer_too_large_to_replace_is_refused(tmp_path: Path, monkeypatch: An
     assert "of rank 2, of at most 1" in refused(tmp_path, "bert", options)
 
 
-def test_batches_of_any_size(tmp_path: Path) -> None:
+SIZES = [("llama", ("r8", "dora"), {0: "b", 1: "s"}), ("bert", ("table", "biases"), {0: "b"})]
+
+
+@pytest.mark.parametrize(("name", "names", "axes"), SIZES, ids=["llama", "bert"])
+def test_batches_of_any_size(tmp_path: Path, name: str, names: Any, axes: Any) -> None:
     """Batch and length known only when the model runs: each row as the folded package has it."""
-    model, names = lora_models.MODELS["llama"], ("r8", "dora")
+    model = lora_models.MODELS[name]
     torch.onnx.export(
         model.callable(model.base()), (model.input(),), str(tmp_path / "model.onnx"),
         dynamo=False, input_names=["x"], output_names=["y"],
-        dynamic_axes={"x": {0: "b", 1: "s"}, "y": {0: "b", 1: "s"}},
+        dynamic_axes={"x": {0: "b", 1: "s"}, "y": axes},
     )  # fmt: skip
     places = []
     for n, case, options in CASES:
-        if n == "llama" and case in names:
-            lora_models.adapt("llama", tmp_path / case, **options)
+        if n == name and case in names:
+            lora_models.adapt(name, tmp_path / case, **options)
             places.append((tmp_path / case, case))
     packages: dict[str | None, Any] = {}
     for chosen in ([], *([p] for p in places)):
@@ -248,10 +252,40 @@ def test_batches_of_any_size(tmp_path: Path) -> None:
         x = rng.integers(0, 60, (batch, length))
         rows = [[None, *names][i] for i in rng.integers(0, 3, batch)]
         found = batched.run({"x": x}, adapters=rows)["y"]
-        for name, package in packages.items():
+        for adapter, package in packages.items():
             wanted = package.run({"x": x})["y"]
-            mine = [i for i, row in enumerate(rows) if row == name]
-            assert not mismatch(found[mine], wanted[mine]), (batch, length, name)
+            mine = [i for i, row in enumerate(rows) if row == adapter]
+            assert not mismatch(found[mine], wanted[mine]), (batch, length, adapter)
+
+
+def test_tables_and_biases_may_come_later(tmp_path: Path) -> None:
+    """Where `--lora-modules` names them; each adapter alone, in a package that came without any."""
+    lora_models.export("bert", tmp_path / "model.onnx", True)
+    package = tmp_path / "p.cuvil"
+    build(
+        BuildRequest(tmp_path / "model.onnx", package, vectors=0, lora="batch",
+                     lora_modules="word_embeddings,query,dense,classifier")
+    )  # fmt: skip
+    model, x = cuvil.load(package), lora_models.MODELS["bert"].input().numpy()
+    later = ("dora table", "lora only", "table", "saved", "lora bias")
+    for name, case, options in [*MORE, *CASES]:
+        if name == "bert" and case in later:
+            wanted = lora_models.adapt("bert", tmp_path / case, **options).astype(np.float32)
+            [(_, data)] = build_adapters(tmp_path / case, case, package)
+            (tmp_path / "a.cuvla").write_bytes(data)
+            model.load_adapter(tmp_path / "a.cuvla")
+            found = model.run({"x": x}, adapters=[None, case])["y"]
+            assert not mismatch(found[1], wanted[1]), case
+    assert len(model.adapters) == len(later)
+    model.close()
+    for options, code in (
+        ({"target_modules": ["query"], "modules_to_save": ["word_embeddings"]}, "CUV744"),
+        ({"target_modules": ["query"], "bias": "all"}, "CUV761"),
+    ):
+        lora_models.adapt("bert", tmp_path / code, merges=False, **options)
+        with pytest.raises(CuvilError) as caught:
+            build_adapters(tmp_path / code, code, package)
+        assert caught.value.diagnostics[0].code == code
 
 
 class Turned(torch.nn.Module):
