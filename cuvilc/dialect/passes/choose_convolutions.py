@@ -89,13 +89,14 @@ def choose(program: Program, context: PassContext, operation: Operation) -> int:
         raise Miss(f"{channels} input channels do not fill a block of {context.channel_block}")
     sizes = usual_sizes(program, (x.shape[0], *x.shape[2:]))
     counts = usual_sizes(program, ir.type_of(operation.results[0]).shape[2:], images=False)
-    return _cheapest(context, channels, outputs, sizes, counts, attrs["pads_begin"])
+    return cheapest(context, channels, outputs, sizes, counts, attrs["pads_begin"])
 
 
-def _cheapest(
+def cheapest(
     context: PassContext, channels: int, outputs: int, sizes: tuple[int, ...],
     counts: tuple[int, ...], pads: tuple[int, ...],
 ) -> int:  # fmt: skip
+    """The tile for inputs [N, h, w] and results [h, w] of these sizes. Raises Miss."""
     direct = direct_cost(context, channels, outputs, sizes, counts, pads)
     every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t) for t in TILES}
     precise = {t: cost for t, cost in every.items() if error_bound(t, channels) <= MOST_ERROR}
