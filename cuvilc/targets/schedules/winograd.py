@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from cuvilc.dialect.winograd import MATRICES, Rows
+from cuvilc.dialect.winograd import MATRICES
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_store import ChannelStore
@@ -131,10 +131,12 @@ class _Winograd:
             with self._turns("j") as j:
                 with b.when(self._inside(left + j, width)):
                     self._see_column(j, start + j * BLOCK, load_or_zero)
-                with b.otherwise(), b.loop(BLOCK, self.lanes) as lane:
-                    for i in range(plan.points):
-                        at = (i * plan.points + j) * BLOCK + lane
-                        b.store(self.half, at, const(0.0, "float32"))
+                with b.otherwise():
+                    at = opaque(b, j * BLOCK)
+                    with b.loop(BLOCK, self.lanes) as lane:
+                        for i in range(plan.points):
+                            zero = const(0.0, "float32")
+                            b.store(self.half, at + i * plan.points * BLOCK + lane, zero)
 
         if condition is None:
             whole()
@@ -157,22 +159,24 @@ class _Winograd:
         """
         b, n = self.b, self.plan.points
         line = b.scalar(self.plan.width) * BLOCK
-        start = b.let(start)
+        start, to = opaque(b, start), opaque(b, j * BLOCK)
         with b.loop(BLOCK, self.lanes) as lane:
             values = [
                 self.k.let(value(i, partial(b.load, self.x, start + i * line + lane)))
                 for i in range(n)
             ]
             for i, made in enumerate(combine(self.k, self.matrices.input, values)):
-                b.store(self.half, (i * n + j) * BLOCK + lane, made)
+                b.store(self.half, to + i * n * BLOCK + lane, made)
 
     def _see_lines(self, to: Any) -> None:
         """Transform the columns' results along lines, into the scratch."""
         b, n = self.b, self.plan.points
-        with self._turns("i") as i, b.loop(BLOCK, self.lanes) as lane:
-            values = [self.k.let(b.load(self.half, (i * n + j) * BLOCK + lane)) for j in range(n)]
-            for j, made in enumerate(combine(self.k, self.matrices.input, values)):
-                b.store(self.seen, to + (i * n + j) * self.point_stride + lane, made)
+        with self._turns("i") as i:
+            start, place = opaque(b, i * n * BLOCK), opaque(b, to + i * n * self.point_stride)
+            with b.loop(BLOCK, self.lanes) as lane:
+                values = [self.k.let(b.load(self.half, start + j * BLOCK + lane)) for j in range(n)]
+                for j, made in enumerate(combine(self.k, self.matrices.input, values)):
+                    b.store(self.seen, place + j * self.point_stride + lane, made)
 
     # ---- the products
 
@@ -233,18 +237,19 @@ class _Winograd:
         top, left = b.let(down * m), b.let(across * m)
         lines = self._count(top, plan.out_height)
         columns = self._count(left, plan.out_width)
-        half = self.half
         with b.loop(blocks, name="h") as h:
             source = b.let(h * self.block_stride + place * BLOCK)
-            with self._turns("j") as j, b.loop(BLOCK, self.lanes) as lane:
-                values = [
-                    self.k.let(b.load(self.made, source + (i * n + j) * self.point_stride + lane))
-                    for i in range(n)
-                ]
-                for i, value in enumerate(combine(self.k, self.matrices.output, values)):
-                    b.store(half, (i * n + j) * BLOCK + lane, value)
+            with self._turns("j") as j:
+                start, to = opaque(b, source + j * self.point_stride), opaque(b, j * BLOCK)
+                with b.loop(BLOCK, self.lanes) as lane:
+                    step = n * self.point_stride
+                    values = [
+                        self.k.let(b.load(self.made, start + i * step + lane)) for i in range(n)
+                    ]
+                    for i, value in enumerate(combine(self.k, self.matrices.output, values)):
+                        b.store(self.half, to + i * n * BLOCK + lane, value)
             with b.loop(opaque(b, lines), name="i") as i:
-                pixels = _Pixels(self, half, i, self.matrices.output)
+                pixels = _Pixels(self, i)
                 where = self.store.pixels(top + i, left)
                 self.store.tile(pixels, image, b.let(block + h), 1, where, columns)
 
@@ -271,8 +276,9 @@ class _Winograd:
 class _Pixels:
     """A line of a tile's results as what ChannelStore takes: `at(p, lane)` is pixel p."""
 
-    def __init__(self, owner: _Winograd, half: Buffer, line: Any, matrix: Rows) -> None:
-        self.owner, self.half, self.line, self.matrix = owner, half, line, matrix
+    def __init__(self, owner: _Winograd, line: Any) -> None:
+        self.owner, self.b = owner, owner.b
+        self.start = opaque(self.b, line * owner.plan.points * BLOCK)
         self.rows, self.width = owner.plan.tile, BLOCK
         self._values: Sequence[Any] = ()
 
@@ -282,12 +288,13 @@ class _Pixels:
         return self._values[p]
 
     def _compute(self, lane: Any) -> list[Any]:
-        b, k, n = self.owner.b, self.owner.k, self.owner.plan.points
-        values = [k.let(b.load(self.half, (self.line * n + j) * BLOCK + lane)) for j in range(n)]
-        return combine(k, self.matrix, values)
+        k, half = self.owner.k, self.owner.half
+        places = (self.start + j * BLOCK + lane for j in range(self.owner.plan.points))
+        values = [k.let(self.b.load(half, at)) for at in places]
+        return combine(k, self.owner.matrices.output, values)
 
     def spill(self) -> Buffer:
-        b = self.owner.b
+        b = self.b
         memory = b.local(self.rows * BLOCK, "float32")
         with b.loop(BLOCK, self.owner.lanes) as lane:
             for p, value in enumerate(self._compute(lane)):
