@@ -1,6 +1,6 @@
 """3×3 convolutions one by one: the direct schedule beside Winograd's F(2×2) and F(4×4).
 
-`python benchmarks/winograd.py [v3|v4] [CHANNELSxSIZE…]`, else layers of residual networks.
+`python benchmarks/winograd.py [v3|v4] [CHANNELSxSIZE[/2]…]`, else layers of residual networks.
 Kernels are timed in turns, on one thread and on two that share a layer's tasks; each cell is the
 least time and the median. The last column is what choose-convolutions takes, by `--prefer`.
 """
@@ -27,26 +27,26 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.passes import choose_convolutions
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
-from cuvilc.dialect.winograd import TILES, points
+from cuvilc.dialect.winograd import TILES, weight_points
 from cuvilc.targets import x86
 from cuvilc.targets.schedules import winograd
 from tests.targets.kernel_harness import Kernel, Launch, guarded_array, program_of, random_feeds
 
-LAYERS = ("64x56", "128x28", "256x14", "512x7")
+LAYERS = ("64x56", "128x28", "256x14", "512x7", "128x56/2", "256x28/2", "512x14/2")
 SECONDS = 3.0  # a layer and number of threads
 
 
-def tiled(channels: int, size: int, tile: int) -> Any:
+def tiled(channels: int, size: int, tile: int, stride: int) -> Any:
     types = [
         TensorType((1, channels, size, size), layout="NCHW16c"),
-        TensorType((channels, points(tile) ** 2, channels), layout="pack0_32"),
+        TensorType((channels, weight_points(tile) ** 2, channels), layout="pack0_32"),
         TensorType((channels,)),
     ]
 
     def body(x: Any, u: Any, bias: Any) -> Any:
         value = ir.build(
-            "ai.conv_winograd", x, u, bias, tile=tile, pads_begin=(1, 1), pads_end=(1, 1),
-            out_layout="NCHW16c",
+            "ai.conv_winograd", x, u, bias, tile=tile, stride=stride, pads_begin=(1, 1),
+            pads_end=(1, 1), out_layout="NCHW16c",
         )  # fmt: skip
         return ir.build("ai.relu", value)
 
@@ -87,14 +87,16 @@ class Team:
         return seconds
 
 
-def chosen(channels: int, size: int) -> str:
+def chosen(channels: int, size: int, stride: int) -> str:
     """What the compiler takes, by preference."""
     found = {}
     for prefer in ("balanced", "speed"):
         context = PassContext(prefer=prefer)
-        sizes, pads = (1, size, size), (1, 1)
+        sizes, counts = (1, size, size), (-(-size // stride),) * 2
         try:
-            tile = choose_convolutions.cheapest(context, channels, channels, sizes, sizes[1:], pads)
+            tile = choose_convolutions.cheapest(
+                context, channels, channels, sizes, counts, (1, 1), stride
+            )
             found[prefer] = f"F({tile}×{tile})"
         except choose_convolutions.Miss:
             found[prefer] = "direct"
@@ -102,9 +104,10 @@ def chosen(channels: int, size: int) -> str:
 
 
 def measure(layer: str, chip: Any) -> None:
-    channels, size = map(int, layer.split("x"))
-    programs = {"direct": conv(channels, size, channels, 3)}
-    programs |= {f"F({t}×{t})": tiled(channels, size, t) for t in TILES}
+    sizes, _, strided = layer.partition("/")
+    (channels, size), stride = map(int, sizes.split("x")), int(strided or 1)
+    programs = {"direct": conv(channels, size, channels, 3, stride)}
+    programs |= {f"F({t}×{t})": tiled(channels, size, t, stride) for t in TILES}
     launches = {
         name: Launch(Kernel(program, chip, schedule), random_feeds(program))
         for name, (program, schedule) in programs.items()
@@ -121,8 +124,8 @@ def measure(layer: str, chip: Any) -> None:
             f"{name} {least[name]:.3f} ({median(t):.3f}) ms {least['direct'] / least[name]:.2f}x"
             for name, t in times.items()
         ]
-        print(f"{chip.name} {layer:8} {threads} thread{'s' * (threads > 1)}: ", end="")
-        print("   ".join(cells), "  ", chosen(channels, size), flush=True)
+        print(f"{chip.name} {layer:9} {threads} thread{'s' * (threads > 1)}: ", end="")
+        print("   ".join(cells), "  ", chosen(channels, size, stride), flush=True)
 
 
 def main(words: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""The matrices of Winograd's minimal filtering of 3 taps: tile outputs from tile + 2 products.
+"""The matrices of Winograd's minimal filtering of 3 taps: tile outputs from tile + 2 products, or,
+with a stride of 2, from 2 tile + 1.
 
-y = Aᵀ [(G g) ⊙ (Bᵀ d)] for an input d of tile + 2 elements and taps g; in two dimensions the same
-along both axes (Lavin & Gray 2016, "Fast Algorithms for Convolutional Neural Networks", section 4).
+y = Aᵀ [(G g) ⊙ (Bᵀ d)] for an input d and taps g; in two dimensions the same along both axes
+(Lavin & Gray 2016, "Fast Algorithms for Convolutional Neural Networks", section 4).
 Both are evaluated as polynomials at some points and at infinity, multiplied, and interpolated
 (Toom and Cook; Barabasz et al. 2018, "Error analysis and improving the accuracy of Winograd
 convolution"). Of the points ±a, ±b beside 0 that F(4, 3) needs, 5/8 and 3/2 have a quarter of the
@@ -17,40 +18,70 @@ from typing import Any, NamedTuple
 import numpy as np
 
 TAPS = 3
-# Points by tile; infinity besides.
+# Points by tile and number of taps; infinity besides.
 _POINTS = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+    (2, 3): (Fraction(0), Fraction(1), Fraction(-1)),
+    (4, 3): (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+    (2, 2): (Fraction(0), Fraction(1)),
+    (4, 2): (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(2)),
 }
+TILES = (2, 4)
+STRIDES = (1, 2)
 
 Rows = tuple[tuple[float, ...], ...]
+_Matrix = list[list[Fraction]]
 
 
 class Matrices(NamedTuple):
-    """`output` Aᵀ [tile, n], `input` Bᵀ [n, n], `weights` G [n, 3], with n = tile + 2."""
+    """`output` Aᵀ [tile, n], `input` Bᵀ [n, n], `weights` G [tile + 2, 3]; n products, of which the
+    last ones share the last row of G.
+    """
 
     output: Rows
     input: Rows
     weights: Rows
 
 
-def _matrices(tile: int) -> Matrices:
-    """From the points: a row of Bᵀ is the polynomial that is 0 at all others, a column of Aᵀ and a
-    row of G are the powers of its point.
+def points(tile: int, stride: int) -> int:
+    """Products along one axis, n; also the inputs that a tile sees."""
+    return stride * (tile - 1) + TAPS
+
+
+def weight_points(tile: int) -> int:
+    """Rows of G."""
+    return tile + TAPS - 1
+
+
+def _filtering(tile: int, taps: int) -> tuple[_Matrix, _Matrix, _Matrix]:
+    """Aᵀ, Bᵀ, G from the points: a row of Bᵀ is the polynomial that is 0 at all others, a column of
+    Aᵀ and a row of G are the powers of its point.
     """
-    at = _POINTS[tile]
-    n = len(at) + 1
+    at = _POINTS[tile, taps]
     rows, weights = [], []
     for p in at:
         others = [q for q in at if q != p]
         whole = prod((p - q for q in others), start=Fraction(1))
         rows.append([*_polynomial(others), Fraction(0)])
-        weights.append([p**i / whole for i in range(TAPS)])
+        weights.append([p**i / whole for i in range(taps)])
     rows.append(_polynomial(at))
-    weights.append([Fraction(i == TAPS - 1) for i in range(TAPS)])
+    weights.append([Fraction(i == taps - 1) for i in range(taps)])
     output = [[*(p**i for p in at), Fraction(i == tile - 1)] for i in range(tile)]
-    assert n == tile + TAPS - 1
-    return Matrices(_floats(output), _floats(rows), _floats(weights))
+    return output, rows, weights
+
+
+def _matrices(tile: int, stride: int) -> Matrices:
+    if stride == 1:
+        return Matrices(*map(_floats, _filtering(tile, TAPS)))
+    # Windows a stride of 2 apart see even inputs with the first and last tap, odd ones with the
+    # middle one: F(tile, 2) on the even ones, and a product for each odd one.
+    output, rows, weights = _filtering(tile, 2)
+    n = points(tile, stride)
+    odd = [[Fraction(j == 2 * i + 1) for j in range(n)] for i in range(tile)]
+    even = [[row[j // 2] if j % 2 == 0 else Fraction(0) for j in range(n)] for row in rows]
+    output = [[*row, *(Fraction(i == j) for j in range(tile))] for i, row in enumerate(output)]
+    first_last = [[row[0], Fraction(0), row[1]] for row in weights]
+    middle = [Fraction(0), Fraction(1), Fraction(0)]
+    return Matrices(_floats(output), _floats(even + odd), _floats([*first_last, middle]))
 
 
 def _polynomial(roots: Any) -> list[Fraction]:
@@ -62,17 +93,11 @@ def _polynomial(roots: Any) -> list[Fraction]:
     return made
 
 
-def _floats(rows: list[list[Fraction]]) -> Rows:
+def _floats(rows: _Matrix) -> Rows:
     return tuple(tuple(float(x) for x in row) for row in rows)
 
 
-MATRICES = {tile: _matrices(tile) for tile in _POINTS}
-TILES = tuple(MATRICES)
-
-
-def points(tile: int) -> int:
-    """Products along one axis."""
-    return tile + TAPS - 1
+MATRICES = {(tile, stride): _matrices(tile, stride) for tile in TILES for stride in STRIDES}
 
 
 # Of a result relative to the largest one: this times the root of the number of channels that are

@@ -15,8 +15,8 @@ module {
   func.func @main(%arg0: tensor<?x16x?x20xf32, #ai.dims<["n", "16", "h", "20"]>>) -> tensor<?x16x?x10xf32, #ai.dims<["n", "16", "floordiv(h + 1, 2)", "10"]>> attributes {input_names = ["x"], output_names = ["y0"], ranges = []} {
     %0 = "ai.constant"() {dtype = "float32", fingerprint = "8795dbb547416c35", key = "w1", layout = "", shape = [32, 16, 3, 3]} : () -> tensor<32x16x3x3xf32>
     %1 = "ai.constant"() {dtype = "float32", fingerprint = "f28840ed4cc61280", key = "w2", layout = "", shape = [32]} : () -> tensor<32xf32>
-    %2 = "ai.winograd_weights"(%0) {out_layout = "", tile = 4 : i64} : (tensor<32x16x3x3xf32>) -> tensor<32x36x16xf32>
-    %3 = "ai.conv_winograd"(%arg0, %2, %1) {out_layout = "", pads_begin = [1, 1], pads_end = [1, 1], tile = 4 : i64} : (tensor<?x16x?x20xf32, #ai.dims<["n", "16", "h", "20"]>>, tensor<32x36x16xf32>, tensor<32xf32>) -> tensor<?x32x?x20xf32, #ai.dims<["n", "32", "h", "20"]>>
+    %2 = "ai.winograd_weights"(%0) {out_layout = "", stride = 1 : i64, tile = 4 : i64} : (tensor<32x16x3x3xf32>) -> tensor<32x36x16xf32>
+    %3 = "ai.conv_winograd"(%arg0, %2, %1) {out_layout = "", pads_begin = [1, 1], pads_end = [1, 1], stride = 1 : i64, tile = 4 : i64} : (tensor<?x16x?x20xf32, #ai.dims<["n", "16", "h", "20"]>>, tensor<32x36x16xf32>, tensor<32xf32>) -> tensor<?x32x?x20xf32, #ai.dims<["n", "32", "h", "20"]>>
     %4 = "ai.relu"(%3) : (tensor<?x32x?x20xf32, #ai.dims<["n", "32", "h", "20"]>>) -> tensor<?x32x?x20xf32, #ai.dims<["n", "32", "h", "20"]>>
     %5 = "ai.constant"() {dtype = "float32", fingerprint = "1e9f233b45311be8", key = "w4", layout = "", shape = [16, 32, 3, 3]} : () -> tensor<16x32x3x3xf32>
     %6 = "ai.conv"(%4, %5) {dilations = [1, 1], groups = 1 : i64, out_layout = "", pads_begin = [1, 1], pads_end = [1, 1], strides = [2, 2]} : (tensor<?x32x?x20xf32, #ai.dims<["n", "32", "h", "20"]>>, tensor<16x32x3x3xf32>) -> tensor<?x16x?x10xf32, #ai.dims<["n", "16", "floordiv(h + 1, 2)", "10"]>>

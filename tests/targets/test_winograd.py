@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.dims import floordiv, symbol
 from cuvilc.dialect.types import TensorType
-from cuvilc.dialect.winograd import MATRICES, TILES, points
+from cuvilc.dialect.winograd import MATRICES, STRIDES, TILES, weight_points
 from cuvilc.targets import x86
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules import SCHEDULES
@@ -32,20 +32,22 @@ from tests.targets.samples import on_chips
 H, W, N = symbol("h"), symbol("w"), symbol("n")
 BLOCKED = "NCHW16c"
 on_tiles = pytest.mark.parametrize("tile", TILES)
+on_strides = pytest.mark.parametrize("stride", STRIDES)
 
 
 def conv(
     x: Any, outputs: int, tile: int, pads: Any = (1, 1, 1, 1), layout: str = BLOCKED,
-    tail: Any = None, residual: bool = False,
+    tail: Any = None, residual: bool = False, stride: int = 1,
 ) -> Any:  # fmt: skip
     """A program of one convolution with bias, then an addition, then `tail`, unary operations."""
     attrs = {
-        "tile": tile, "pads_begin": pads[:2], "pads_end": pads[2:], "out_layout": BLOCKED,
+        "tile": tile, "stride": stride, "pads_begin": pads[:2], "pads_end": pads[2:],
+        "out_layout": BLOCKED,
     }  # fmt: skip
-    size = tuple(n + pads[i] + pads[i + 2] - 2 for i, n in enumerate(x[2:]))
+    size = tuple(floordiv(n + pads[i] + pads[i + 2] - 3, stride) + 1 for i, n in enumerate(x[2:]))
     types = [
         TensorType(x, layout=layout),
-        TensorType((outputs, points(tile) ** 2, x[1]), layout="pack0_32"),
+        TensorType((outputs, weight_points(tile) ** 2, x[1]), layout="pack0_32"),
         TensorType((outputs,)),
         *[TensorType((x[0], outputs, *size), layout=BLOCKED)] * residual,
     ]
@@ -71,18 +73,20 @@ def test_channels(inputs: int, outputs: int, tile: int, chip: Any) -> None:
 
 @on_chips
 @on_tiles
+@on_strides
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (5, 5), (7, 7), (14, 14), (3, 29), (13, 60)])
-def test_sizes(size: Any, tile: int, chip: Any) -> None:
-    check(conv((3, 20, *size), 40, tile), chip, schedule)
+def test_sizes(size: Any, stride: int, tile: int, chip: Any) -> None:
+    check(conv((3, 20, *size), 40, tile, stride=stride), chip, schedule)
 
 
 @on_chips
 @on_tiles
+@on_strides
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (0, 1, 2, 3), (2, 2, 2, 2), (5, 0, 0, 6)])
 @pytest.mark.parametrize("size", [(9, 14), (H, W)], ids=["static", "symbolic"])
-def test_pads(size: Any, pads: Any, tile: int, chip: Any) -> None:
+def test_pads(size: Any, pads: Any, stride: int, tile: int, chip: Any) -> None:
     sizes = [{"h": h, "w": w} for h, w in ((9, 14), (3, 3), (8, 60), (40, 7))]
-    check(conv((2, 18, *size), 36, tile, pads), chip, schedule, sizes)
+    check(conv((2, 18, *size), 36, tile, pads, stride=stride), chip, schedule, sizes)
 
 
 @on_chips
@@ -92,6 +96,7 @@ def test_batches(tile: int, chip: Any) -> None:
     sizes = [{"n": n} for n in (1, 3, 40)]
     check(conv((N, 16, 7, 7), 48, tile, tail=["ai.relu"]), chip, schedule, sizes)
     check(conv((5, 16, 30, 31), 33, tile), chip, schedule)
+    check(conv((N, 16, 14, 13), 33, tile, stride=2), chip, schedule, sizes)
 
 
 @pytest.mark.parametrize("chip", [V4, x86.CHIPS["x86-64-v3"], V2], ids=lambda c: c.name)
@@ -121,18 +126,18 @@ def test_row_major_input_is_a_miss() -> None:
         schedule(Region.of(program, program.function("main")), V4, "kernel")
 
 
-def weights(outputs: int, channels: int, tile: int) -> Any:
+def weights(outputs: int, channels: int, tile: int, stride: int = 1) -> Any:
     w = TensorType((outputs, channels, 3, 3), layout="pack0_32")
-    return program_of(
-        [w], lambda w: ir.build("ai.winograd_weights", w, tile=tile, out_layout="pack0_32")
-    )
+    attrs = {"tile": tile, "stride": stride, "out_layout": "pack0_32"}
+    return program_of([w], lambda w: ir.build("ai.winograd_weights", w, **attrs))
 
 
 @on_chips
 @on_tiles
+@on_strides
 @pytest.mark.parametrize(("outputs", "channels"), [(1, 1), (32, 16), (70, 37), (128, 200)])
-def test_weights(outputs: int, channels: int, tile: int, chip: Any) -> None:
-    check(weights(outputs, channels, tile), chip, weights_schedule)
+def test_weights(outputs: int, channels: int, stride: int, tile: int, chip: Any) -> None:
+    check(weights(outputs, channels, tile, stride), chip, weights_schedule)
 
 
 def test_weights_beyond_the_last_output_stay_zero() -> None:
@@ -145,8 +150,9 @@ def test_weights_beyond_the_last_output_stay_zero() -> None:
 
 
 @on_tiles
+@on_strides
 @pytest.mark.parametrize("part", ["output", "input", "weights"])
-def test_transforms_are_the_matrices(part: str, tile: int) -> None:
+def test_transforms_are_the_matrices(part: str, stride: int, tile: int) -> None:
     """The sums that share terms are the rows of the matrices."""
 
     class Numbers:
@@ -158,7 +164,7 @@ def test_transforms_are_the_matrices(part: str, tile: int) -> None:
         def const(value: float, dtype: str) -> float:
             return value
 
-    matrix = getattr(MATRICES[tile], part)
+    matrix = getattr(MATRICES[tile, stride], part)
     x = np.random.default_rng(0).standard_normal((len(matrix[0]), 9))
     found = combine(Numbers(), matrix, list(x))  # type: ignore[arg-type]
     np.testing.assert_allclose(found, np.asarray(matrix) @ x, rtol=1e-12, atol=1e-12)

@@ -11,7 +11,7 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes.choose_convolutions import MOST_ERROR
 from cuvilc.dialect.types import TensorType
-from cuvilc.dialect.winograd import TILES, error_bound
+from cuvilc.dialect.winograd import STRIDES, TILES, error_bound, weight_points
 from cuvilc.targets.schedules import winograd, winograd_weights
 from tests.targets.kernel_harness import V4, Kernel, program_of
 from tests.targets.samples import needs
@@ -66,30 +66,30 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def convolution(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
     """By the definition, in float64: [C, n, n] and [O, C, 3, 3], padding 1."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
-    y = np.zeros((OUTPUTS, SIZE, SIZE))
+    y = np.zeros((OUTPUTS, SIZE // stride, SIZE // stride))
     for i in range(3):
         for j in range(3):
-            seen = padded[:, i : i + SIZE, j : j + SIZE]
+            seen = padded[:, i : i + SIZE : stride, j : j + SIZE : stride]
             y += np.einsum("cij,oc->oij", seen, w[:, :, i, j].astype(np.float64))
     return y
 
 
-def kernels(channels: int, tile: int) -> tuple[Kernel, Kernel]:
+def kernels(channels: int, tile: int, stride: int) -> tuple[Kernel, Kernel]:
     """What prepares the weights, and the convolution."""
     w = TensorType((OUTPUTS, channels, 3, 3), layout="pack0_32")
-    u = TensorType((OUTPUTS, (tile + 2) ** 2, channels), layout="pack0_32")
+    u = TensorType((OUTPUTS, weight_points(tile) ** 2, channels), layout="pack0_32")
     x = TensorType((1, channels, SIZE, SIZE), layout="NCHW16c")
 
     def prepare(w: Any) -> Any:
-        return ir.build("ai.winograd_weights", w, tile=tile, out_layout="pack0_32")
+        return ir.build("ai.winograd_weights", w, tile=tile, stride=stride, out_layout="pack0_32")
 
     def multiply(x: Any, u: Any) -> Any:
         return ir.build(
-            "ai.conv_winograd", x, u, tile=tile, pads_begin=(1, 1), pads_end=(1, 1),
-            out_layout="NCHW16c",
+            "ai.conv_winograd", x, u, tile=tile, stride=stride, pads_begin=(1, 1),
+            pads_end=(1, 1), out_layout="NCHW16c",
         )  # fmt: skip
 
     first = Kernel(program_of([w], prepare), V4, winograd_weights.schedule)
@@ -98,15 +98,16 @@ def kernels(channels: int, tile: int) -> tuple[Kernel, Kernel]:
 
 @needs(V4)
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("channels", [16, 128, 512])
-def test_error_is_bounded(channels: int, tile: int) -> None:
+def test_error_is_bounded(channels: int, stride: int, tile: int) -> None:
     """Relative to the largest result of the layer, and so to the largest input times Σ|w|."""
-    first, second = kernels(channels, tile)
+    first, second = kernels(channels, tile, stride)
     worst = {}
     for name, case in CASES.items():
         for seed in range(3):
             x, w = (a.astype(np.float32) for a in case(np.random.default_rng(seed), channels))
-            wanted = convolution(x, w)
+            wanted = convolution(x, w, stride)
             (u,) = first.run({"x0": w})
             (found,) = second.run({"x0": x[None], "x1": u})
             error = np.abs(found[0] - wanted).max() / np.abs(wanted).max()

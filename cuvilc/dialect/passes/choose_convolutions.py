@@ -1,8 +1,9 @@
 """Compute 3×3 convolutions by Winograd's filtering where that is faster and precise enough.
 
 The choice is made layer by layer from shapes and facts of the chip: `costs` estimates the time of
-the direct schedule and of F(2×2, 3×3) and F(4×4, 3×3), which do 4/9 and 1/4 of its products but
-read 16/9 and 4 times its weights, and transform inputs and results. The weights are transformed
+the direct schedule and of F(2×2, 3×3) and F(4×4, 3×3), which do 4/9 and 1/4 of its products (with
+a stride of 2, 25/36 and 9/16) but read 16/9 and 4 times its weights, and transform inputs and
+results. The weights are transformed
 when the package is opened (docs/adr/010-prepared-memory.md), so the package does not grow, but the
 process that runs it does.
 """
@@ -15,7 +16,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, evaluate, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import Miss, PassContext
-from cuvilc.dialect.winograd import TAPS, TILES, error_bound, points
+from cuvilc.dialect.winograd import STRIDES, TAPS, TILES, error_bound, points, weight_points
 
 NAME = "choose-convolutions"
 VERSION = 1
@@ -32,10 +33,13 @@ _TRANSFORM = 7.0
 _VISIBLE = 0.3
 # What a slower but smaller form may cost: of the faster one, with `prefer` balanced.
 _SMALLER = 1.1
-_GAIN = 0.9  # of the direct time: beyond, it is not worth another form of the weights
+# Of the direct time: beyond, it is not worth another form of the weights.
+_GAIN = {"balanced": 0.9, "speed": 0.97}
+# Rows of so many pixels are too short for the direct schedule to be near its best.
+_SHORT = 2.5
 
-# Weights of a block that are transformed already, by plain ones and tile.
-Made = dict[tuple[Value, int], Value]
+# Weights of a block that are transformed already, by plain ones, tile and stride.
+Made = dict[tuple[Value, int, int], Value]
 
 
 def run(program: Program, context: PassContext) -> None:
@@ -73,9 +77,11 @@ def choose(program: Program, context: PassContext, operation: Operation) -> int:
         raise Miss("--math exact keeps the sums of the definition")
     if context.prefer == "size":
         raise Miss("--prefer size keeps no second form of the weights in memory")
-    for what in ("strides", "dilations"):
-        if attrs[what] != (1, 1):
-            raise Miss(f"{what} {attrs[what][0]}×{attrs[what][1]}")
+    strides, dilations = attrs["strides"], attrs["dilations"]
+    if strides[0] != strides[1] or strides[0] not in STRIDES:
+        raise Miss(f"strides {strides[0]}×{strides[1]}")
+    if dilations != (1, 1):
+        raise Miss(f"dilations {dilations[0]}×{dilations[1]}")
     if attrs["groups"] != 1:
         raise Miss(f"{attrs['groups']} groups")
     source = ir.defining(operation.operands[1])
@@ -89,16 +95,16 @@ def choose(program: Program, context: PassContext, operation: Operation) -> int:
         raise Miss(f"{channels} input channels do not fill a block of {context.channel_block}")
     sizes = usual_sizes(program, (x.shape[0], *x.shape[2:]))
     counts = usual_sizes(program, ir.type_of(operation.results[0]).shape[2:], images=False)
-    return cheapest(context, channels, outputs, sizes, counts, attrs["pads_begin"])
+    return cheapest(context, channels, outputs, sizes, counts, attrs["pads_begin"], strides[0])
 
 
 def cheapest(
     context: PassContext, channels: int, outputs: int, sizes: tuple[int, ...],
-    counts: tuple[int, ...], pads: tuple[int, ...],
+    counts: tuple[int, ...], pads: tuple[int, ...], stride: int,
 ) -> int:  # fmt: skip
     """The tile for inputs [N, h, w] and results [h, w] of these sizes. Raises Miss."""
-    direct = direct_cost(context, channels, outputs, sizes, counts, pads)
-    every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t) for t in TILES}
+    direct = direct_cost(context, channels, outputs, sizes, counts, pads, stride)
+    every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t, stride) for t in TILES}
     precise = {t: cost for t, cost in every.items() if error_bound(t, channels) <= MOST_ERROR}
     if not precise:
         raise Miss(f"sums over {channels} channels would lose too many digits")
@@ -106,36 +112,43 @@ def cheapest(
     small = min(precise)  # the smallest tile has the fewest weights
     if context.prefer != "speed" and precise[small] <= _SMALLER * precise[best]:
         best = small
-    if precise[best] > _GAIN * direct:
+    if precise[best] > _GAIN[context.prefer] * direct:
         raise Miss(f"estimated at {precise[best] / direct:.2f} of the direct convolution's time")
     return best
 
 
 def direct_cost(
     context: PassContext, channels: int, outputs: int, sizes: tuple[int, ...],
-    counts: tuple[int, ...], pads: tuple[int, ...],
+    counts: tuple[int, ...], pads: tuple[int, ...], stride: int,
 ) -> float:  # fmt: skip
     """Of the direct schedule, in multiply-adds of one vector: taps beyond the edge are left out."""
     axes = zip(sizes[1:], counts, pads, strict=True)
     taps = sizes[0] * prod(
-        sum(max(min(n + p - t, m) - max(p - t, 0), 0) for t in range(TAPS)) for n, m, p in axes
+        sum(_windows_with(t - p, n, m, stride) for t in range(TAPS)) for n, m, p in axes
     )
     blocks = _blocks(context, outputs)
-    steps = taps * channels * blocks * _block_steps(context) / _DIRECT
+    share = _DIRECT * max(1 - (_SHORT / max(counts[-1], 1)) ** 2, 0.25)
+    steps = taps * channels * blocks * _block_steps(context) / share
     return _time(context, steps, 4 * TAPS**2 * channels * blocks * context.channel_block)
+
+
+def _windows_with(start: int, size: int, count: int, stride: int) -> int:
+    """Of `count` windows, those of which a tap lies inside, which is at `start` in the first."""
+    first = max(-(start // stride), 0)
+    return max(min((size - 1 - start) // stride + 1, count) - first, 0)
 
 
 def tile_cost(
     context: PassContext, channels: int, outputs: int, images: int, counts: tuple[int, ...],
-    tile: int,
+    tile: int, stride: int,
 ) -> float:  # fmt: skip
     """Of F(tile × tile, 3×3), in the same unit."""
-    n2 = points(tile) ** 2
+    n2 = points(tile, stride) ** 2
     tiles = images * prod(-(-m // tile) for m in counts)
     blocks = _blocks(context, outputs)
     products = n2 * tiles * channels * blocks / _PRODUCTS
     transforms = _TRANSFORM * n2 * tiles * (blocks + _blocks(context, channels))
-    weights = 4 * n2 * channels * blocks * context.channel_block
+    weights = 4 * weight_points(tile) ** 2 * channels * blocks * context.channel_block
     return _time(context, (products + transforms) * _block_steps(context), weights)
 
 
@@ -173,12 +186,14 @@ def _usual(program: Program, dim: Dim, number: int) -> int:
 def _replace(operation: Operation, tile: int, made: Made) -> None:
     x, w, *bias = operation.operands
     attrs = ir.attrs(operation)
+    stride = attrs["strides"][0]
     with ir.before(operation):
-        u = made.get((w, tile))
+        u = made.get((w, tile, stride))
         if u is None:
-            u = made[w, tile] = ir.build("ai.winograd_weights", w, tile=tile)
+            u = ir.build("ai.winograd_weights", w, tile=tile, stride=stride)
+            made[w, tile, stride] = u
         result = ir.build(
-            "ai.conv_winograd", x, u, *bias, tile=tile, pads_begin=attrs["pads_begin"],
-            pads_end=attrs["pads_end"],
+            "ai.conv_winograd", x, u, *bias, tile=tile, stride=stride,
+            pads_begin=attrs["pads_begin"], pads_end=attrs["pads_end"],
         )  # fmt: skip
     ir.replace(operation, result)

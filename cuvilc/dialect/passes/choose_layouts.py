@@ -169,8 +169,8 @@ class _Blocker:
         attrs = {**ir.attrs(operation), "out_layout": self.layout_of(4)}
         with ir.before(operation):
             packed = relayout_constant(self.program, made.operands[0], layout)
-            tile = attrs["tile"]
-            u = ir.build("ai.winograd_weights", packed, tile=tile, out_layout=layout)
+            weights = {**ir.attrs(made), "out_layout": layout}
+            u = ir.build("ai.winograd_weights", packed, **weights)
             x = self.blocked[x] if x in self.blocked else self.enter(x)
             result = ir.build(operation.name, x, u, *bias, **attrs)
         self.became(operation, result)

@@ -56,7 +56,7 @@ class _Winograd:
         self.made = self.b.scratch(plan.unit_blocks * self.block_stride, "float32")
         # Between the two halves of a transform; not on the stack, which is aligned to 16 bytes.
         self.half = self.b.scratch(plan.points**2 * BLOCK, "float32")
-        self.matrices = MATRICES[plan.tile]
+        self.matrices = MATRICES[plan.tile, plan.stride]
 
     def build(self) -> Scheduled:
         plan, b = self.plan, self.b
@@ -104,7 +104,7 @@ class _Winograd:
         plan, b, k = self.plan, self.b, self.k
         image, down, across = self.position(row)
         top, left = (
-            b.let(at * plan.tile - pad) for at, pad in zip((down, across), plan.pads, strict=True)
+            b.let(at * plan.step - pad) for at, pad in zip((down, across), plan.pads, strict=True)
         )
         height, width = b.scalar(plan.height), b.scalar(plan.width)
         inside = [k.ge(top, 0), k.ge(left, 0)]
@@ -186,11 +186,21 @@ class _Winograd:
         n = plan.points
         share = PANEL // BLOCK
         panel = k.floordiv(block, share)
-        weights = b.let(panel * (n * n * plan.channels * PANEL) + (block - panel * share) * BLOCK)
+        of_point = plan.channels * PANEL
+        of_panel = plan.weight_points**2 * of_point
+        weights = b.let(panel * of_panel + (block - panel * share) * BLOCK)
         with b.loop(n * n, name="e") as point:
-            base = b.let(weights + point * (plan.channels * PANEL))
+            base = b.let(weights + self._weight(point) * of_point)
             start = b.let(point * self.point_stride)
             rows.tiles(lambda place, size: self._tile(size, blocks, start + place * BLOCK, base))
+
+    def _weight(self, point: Any) -> Any:
+        """The number of the weight that a product takes."""
+        n, k = self.plan.points, self.plan.weight_points
+        if n == k:
+            return point
+        across, down = split(self.emitter, point, n)
+        return lesser(down, k - 1) * k + lesser(across, k - 1)
 
     def _tile(self, size: int, blocks: int, source: Any, weights: Any) -> None:
         plan, b = self.plan, self.b

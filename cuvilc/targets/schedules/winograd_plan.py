@@ -7,7 +7,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv
-from cuvilc.dialect.winograd import points
+from cuvilc.dialect.winograd import points, weight_points
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.conv_plan import check_types
@@ -32,6 +32,7 @@ class Plan:
 
     anchor: Any
     tile: int
+    stride: int
     images: Dim
     height: Dim  # of the input
     width: Dim
@@ -47,7 +48,16 @@ class Plan:
 
     @property
     def points(self) -> int:
-        return points(self.tile)
+        return points(self.tile, self.stride)
+
+    @property
+    def weight_points(self) -> int:
+        return weight_points(self.tile)
+
+    @property
+    def step(self) -> int:
+        """Inputs from a tile to the next."""
+        return self.tile * self.stride
 
     @property
     def tiles_down(self) -> Dim:
@@ -118,8 +128,9 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
     (_, _, height, width), (_, _, down, across) = x.shape, result.shape
     plan = Plan(
-        anchor, attrs["tile"], x.shape[0], height, width, down, across, attrs["pads_begin"],
-        channels, outputs, unit_blocks, tile_rows(chip, unit_blocks * BLOCK),
+        anchor, attrs["tile"], attrs["stride"], x.shape[0], height, width, down, across,
+        attrs["pads_begin"], channels, outputs, unit_blocks,
+        tile_rows(chip, unit_blocks * BLOCK),
     )  # fmt: skip
     _group(plan, chip)
     return plan

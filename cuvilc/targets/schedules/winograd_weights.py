@@ -9,7 +9,7 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv
-from cuvilc.dialect.winograd import MATRICES, TAPS, points
+from cuvilc.dialect.winograd import MATRICES, TAPS, weight_points
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules.gemm_plan import PANEL
@@ -33,14 +33,15 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 class _Weights:
     def __init__(self, region: Region, name: str, anchor: Any) -> None:
-        self.tile = ir.attrs(anchor)["tile"]
+        attrs = ir.attrs(anchor)
+        self.matrix = MATRICES[attrs["tile"], attrs["stride"]].weights
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
         w = anchor.operands[0]
         self.outputs, self.channels = ir.type_of(w).shape[:2]
         self.w = self.emitter.argument(w)
         self.u = self.b.buffer(1, "float32")
-        self.points = points(self.tile)
+        self.points = weight_points(attrs["tile"])
         self.half = self.b.scratch(TAPS * self.points * PANEL, "float32")
 
     def build(self) -> Scheduled:
@@ -57,7 +58,7 @@ class _Weights:
         return self.emitter.finish("winograd-weights", tasks, self.outputs * self.channels * steps)
 
     def _transform(self, panel: Any, channel: Any) -> None:
-        b, n, matrix = self.b, self.points, MATRICES[self.tile].weights
+        b, n, matrix = self.b, self.points, self.matrix
         channels = b.scalar(self.channels)
         source = b.let((panel * channels + channel) * (TAPS * TAPS * PANEL))
         to = b.let((panel * (n * n) * channels + channel) * PANEL)

@@ -56,10 +56,11 @@ def chosen(program: Any, **options: Any) -> tuple[int, PassContext]:
 
 
 @pytest.mark.parametrize(
-    ("size", "batch"), [("20,20", "1"), ("7,13", "3"), ("8,8", "2"), ("n,9", "1")]
+    ("size", "batch", "stride"),
+    [("20,20", "1", 1), ("7,13", "3", 1), ("8,8", "2", 1), ("n,9", "1", 1), ("41,56", "2", 2)],
 )
-def test_same_values(size: str, batch: str) -> None:
-    program = convolution(size=size, batch=batch)
+def test_same_values(size: str, batch: str, stride: int) -> None:
+    program = convolution(64, 64, size, batch=batch, stride=stride)
     same(program, choose_convolutions, limit=REWRITTEN, sizes={"n": 11})
     assert names(program).count("ai.conv_winograd") == 1
 
@@ -73,13 +74,17 @@ def test_twice_is_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "tile"), [(64, 56, 4), (128, 28, 4), (256, 14, 4), (512, 7, 2)]
-)
-def test_residual_networks(channels: int, size: int, tile: int) -> None:
+    ("channels", "size", "stride", "tile"),
+    [
+        (64, 56, 1, 4), (128, 28, 1, 4), (256, 14, 1, 4), (512, 7, 1, 2),
+        (128, 56, 2, 4), (256, 28, 2, 2), (512, 14, 2, 0),
+    ],
+)  # fmt: skip
+def test_residual_networks(channels: int, size: int, stride: int, tile: int) -> None:
     """Few pixels of many channels: there the smaller tile reads weights as fast as it counts."""
-    found, context = chosen(convolution(channels, channels, f"{size},{size}"))
+    found, context = chosen(convolution(channels, channels, f"{size},{size}", stride=stride))
     assert found == tile
-    assert context.applied[RULE] == 1
+    assert context.applied[RULE] == (tile > 0)
 
 
 def test_speed_has_no_regard_for_memory() -> None:
@@ -93,7 +98,7 @@ def test_speed_has_no_regard_for_memory() -> None:
 @pytest.mark.parametrize(
     ("layer", "options", "why"),
     [
-        ({"stride": 2}, {}, "strides 2×2"),
+        ({"stride": 3}, {}, "strides 3×3"),
         ({"dilation": 2}, {}, "dilations 2×2"),
         ({"groups": 2}, {}, "2 groups"),
         ({"channels": 8}, {}, "8 input channels do not fill a block of 16"),
