@@ -158,11 +158,11 @@ class ConvWinograd:
     combine = "sum"
     samples = (
         sample(
-            "float32[2,3,5,7]", "float32[4,16,3]", "float32[4]", tile=2, pads_begin=(1, 0),
+            "float32[2,2,3,4]", "float32[2,16,2]", "float32[2]", tile=2, pads_begin=(1, 0),
             pads_end=(1, 1),
         ),
         sample(
-            "float32[1,2,6,5]", "float32[3,36,2]", tile=4, pads_begin=(1, 1), pads_end=(1, 1),
+            "float32[1,1,3,2]", "float32[1,36,1]", tile=4, pads_begin=(1, 1), pads_end=(1, 1),
             low=-1.0, high=1.0,
         ),
         sample(
