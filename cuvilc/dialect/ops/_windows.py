@@ -53,7 +53,8 @@ def window_counts(
     counts: list[Dim] = []
     windows = zip(sizes, kernel, strides, pads_begin, pads_end, dilations, strict=True)
     for n, size, s, p, q, d in windows:
-        need(d * (size - 1) < _FAR, f"a window of {size} (dilation {d}) is longer than any axis")
+        far = isinstance(size, int) and d * (size - 1) >= _FAR
+        need(not far, f"a window of {size} (dilation {d}) is longer than any axis")
         room = n + p + q - d * (size - 1) - 1
         if ceil_mode:
             count = ceildiv(room, s) + 1
