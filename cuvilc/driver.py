@@ -171,6 +171,10 @@ class _Build:
         except CuvilError:
             raise
         except Exception as error:
+            from cuvilc.dialect.dims import TooComplex  # noqa: PLC0415
+
+            if isinstance(error, TooComplex):
+                raise driver_steps.too_complex(error, self.now, self.request.model) from error
             raise driver_steps.broken(
                 error, self.output, self.now, self.report.program, self.request.model
             ) from error
@@ -278,10 +282,8 @@ class _Build:
             before = driver_steps.Checkpoint(program)
             try:
                 each.run(program, self.context)
-            except CuvilError:
+            except (CuvilError, TooComplex):
                 raise
-            except TooComplex as error:
-                raise driver_steps.too_complex(error, each.NAME, self.request.model) from error
             except Exception as error:
                 raise driver_steps.broken(
                     error, self.output, self.now, before, self.request.model

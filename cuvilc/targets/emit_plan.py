@@ -7,7 +7,7 @@ from typing import Any
 
 from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import dims, ir
-from cuvilc.dialect.dims import Dim, substitute
+from cuvilc.dialect.dims import Dim, TooComplex, substitute
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.ops.structure import MOST, computed_sizes
 from cuvilc.dialect.types import to_layout
@@ -346,7 +346,7 @@ class _Emitter:
                 scalars=tuple(substitute(s, sizes) for s in facts.scalars),
                 tasks=_tasks(substitute(facts.tasks, sizes), operation),
                 scratch_bytes=substitute(facts.scratch_bytes, sizes),
-                cost=dims.maximum(flops, moved * 4),
+                cost=_cost(flops, moved),
                 name=kernel.name,
                 layer=ir.source_name(operation),
             )
@@ -359,6 +359,14 @@ class _Emitter:
 
 def _is_prepared(operation: Operation) -> bool:
     return any(kind == "prepared" for kind, _ in ir.places(operation))
+
+
+def _cost(flops: Dim, moved: Dim) -> Dim:
+    """FLOPs or 4 x bytes, the larger; bytes where the two together are too long an expression."""
+    try:
+        return dims.maximum(flops, moved * 4)
+    except TooComplex:
+        return moved
 
 
 def _tasks(tasks: Dim, launch: Operation) -> Dim:
