@@ -163,6 +163,12 @@ struct cuvil_context {
 cuvil_status cuvil_fail(cuvil_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* A kernel as the CPU level in use has it. */
+static inline cuvil_kernel cuvil_kernel_of(const cuvil_model *model, uint32_t number)
+{
+    return cuvil_kernel_table[model->level * cuvil_kernel_count + number];
+}
+
 /* image.c, check.c */
 cuvil_status cuvil_image_find(cuvil_model *model);
 cuvil_status cuvil_image_check(const cuvil_model *model);

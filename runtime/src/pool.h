@@ -31,4 +31,14 @@ bool cuvil_pool_awake(cuvil_pool *pool);
 /* Run all tasks; returns the kernel's fault or 0. *used: how many threads took part. */
 int32_t cuvil_pool_run(cuvil_pool *pool, const cuvil_job *job, uint32_t *used);
 
+/* The same on the caller alone where there is no pool, or nothing to share. */
+static inline int32_t cuvil_run_tasks(cuvil_pool *pool, const cuvil_job *job, uint32_t *used)
+{
+    if (pool != NULL && job->tasks > 1)
+        return cuvil_pool_run(pool, job, used);
+    *used = 1;
+    return job->tasks > 0 ? job->kernel(job->buffers, job->scalars, 0, job->tasks, job->scratch)
+                          : 0;
+}
+
 #endif

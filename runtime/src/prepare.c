@@ -95,17 +95,14 @@ static cuvil_status run(const cuvil_model *model, workshop *shop, const cuvil_st
     }
     for (uint32_t i = 0; i < step->scalar_count; i++)
         shop->scalars[i] = shop->values[model->operands[step->scalars + i]];
-    cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + step->target];
-    int64_t tasks = shop->values[step->tasks];
-    int32_t fault = 0;
+    cuvil_job job = {.kernel = cuvil_kernel_of(model, step->target),
+                     .buffers = shop->pointers,
+                     .scalars = shop->scalars,
+                     .tasks = shop->values[step->tasks],
+                     .scratch = shop->scratch,
+                     .scratch_stride = shop->scratch_stride};
     uint32_t used;
-    if (shop->pool != NULL && tasks > 1) {
-        cuvil_job job = {kernel, shop->pointers, shop->scalars,
-                         tasks,  shop->scratch,  shop->scratch_stride};
-        fault = cuvil_pool_run(shop->pool, &job, &used);
-    } else if (tasks > 0) {
-        fault = kernel(shop->pointers, shop->scalars, 0, tasks, shop->scratch);
-    }
+    int32_t fault = cuvil_run_tasks(shop->pool, &job, &used);
     if (fault == 0)
         return CUVIL_OK;
     return cuvil_fail(CUVIL_ERROR_KERNEL, "kernel `%s`: preparing weights failed (fault %d)",

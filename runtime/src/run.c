@@ -53,17 +53,14 @@ static cuvil_status run_kernel(cuvil_context *context, const cuvil_step *step, u
 {
     const cuvil_model *model = context->model;
     int64_t tasks = context->values[step->tasks];
-    cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + step->target];
-    void *const *buffers = context->pointers + step->buffers;
-    const int64_t *scalars = context->scalars + step->scalars;
-    int32_t fault = 0;
-    if (worth_sharing(context, step, tasks)) {
-        cuvil_job job = {kernel, buffers,          scalars,
-                         tasks,  context->scratch, context->scratch_stride};
-        fault = cuvil_pool_run(context->pool, &job, used);
-    } else if (tasks > 0) {
-        fault = kernel(buffers, scalars, 0, tasks, context->scratch);
-    }
+    cuvil_job job = {.kernel = cuvil_kernel_of(model, step->target),
+                     .buffers = context->pointers + step->buffers,
+                     .scalars = context->scalars + step->scalars,
+                     .tasks = tasks,
+                     .scratch = context->scratch,
+                     .scratch_stride = context->scratch_stride};
+    cuvil_pool *pool = worth_sharing(context, step, tasks) ? context->pool : NULL;
+    int32_t fault = cuvil_run_tasks(pool, &job, used);
     return fault == 0 ? CUVIL_OK : kernel_fault(model, step, fault);
 }
 
@@ -140,7 +137,7 @@ cuvil_status cuvil_run(cuvil_context *context)
     if (context == NULL)
         return cuvil_fail(CUVIL_ERROR_ARGUMENT, "cuvil_run: the context is NULL");
     cuvil_status status = cuvil_bind(context);
-    bool adapted = context->model->adaptable_count > 0;
+    bool adapted = context->model->adapted_operand_count > 0; /* of batches none is */
     if (adapted)
         context->view = cuvil_take_view(context->owner);
     if (status == CUVIL_OK)

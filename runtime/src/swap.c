@@ -169,8 +169,7 @@ static int32_t merge(const merging *all, const cuvil_adapter_entry *entry, int64
         all->view->shadow + model->shadow_offsets[entry->site] + skip,
     };
     int64_t rank = entry->rank;
-    cuvil_kernel kernel = cuvil_kernel_table[model->level * cuvil_kernel_count + site->kernel];
-    return kernel(buffers, &rank, begin, end, NULL);
+    return cuvil_kernel_of(model, site->kernel)(buffers, &rank, begin, end, NULL);
 }
 
 /* A job over the panels of all entries, one behind the other: threads meet once a swap, not once a
@@ -208,12 +207,9 @@ static cuvil_status merge_all(cuvil_model *model, cuvil_view *view, const cuvil_
     cuvil_job job = {.kernel = merge_panels,
                      .buffers = buffers,
                      .tasks = entries > 0 ? adapter->ends[entries - 1] : 0};
-    int32_t fault = model->pool == NULL || job.tasks == 0
-                        ? merge_panels(buffers, NULL, 0, job.tasks, NULL)
-                        : cuvil_pool_run(model->pool, &job, &used);
-    return fault == 0 ? CUVIL_OK
-                      : cuvil_fail(CUVIL_ERROR_KERNEL, "adapter `%s`: merging it failed",
-                                   adapter->name);
+    if (cuvil_run_tasks(model->pool, &job, &used) == 0)
+        return CUVIL_OK;
+    return cuvil_fail(CUVIL_ERROR_KERNEL, "adapter `%s`: merging it failed", adapter->name);
 }
 
 /* Panels of a site that the adapter leaves alone hold the package's own. */
