@@ -262,7 +262,7 @@ def build(
       model.load_adapter("sql.cuvla"); model.run(feeds, adapters=["sql-lora", None])
     """
     from cuvilc.cli_files import write_file  # noqa: PLC0415
-    from cuvilc.driver_swap import build_adapters  # noqa: PLC0415
+    from cuvilc.driver_cuvla import build_adapters  # noqa: PLC0415
 
     out = Output(json)
     made = build_adapters(path, name, base)

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuvilc import driver_batch, driver_swap
+from cuvilc import driver_batch, driver_cuvla, driver_swap
 from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import fail
 
@@ -128,7 +128,7 @@ def embedded(attached: Attached | None) -> Any:
     """What gives the adapters that travel in the package, for BuildOptions; None where none do."""
     if attached is None or attached.mode == FOLD:
         return None
-    return lambda emitted: driver_swap.embedded(attached.adapters, emitted)
+    return lambda emitted: driver_cuvla.embedded(attached.adapters, emitted)
 
 
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {

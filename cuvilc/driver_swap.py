@@ -1,25 +1,16 @@
-"""`--lora swap`: a package whose weights adapters exchange while it is loaded, and its adapters.
-
-The adapters that a build names travel inside the package; `build_adapters` makes one for a package
-that was shipped before.
-"""
+"""`--lora swap`: a package whose weights adapters exchange while it is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.diagnostics import fail
 
 if TYPE_CHECKING:
     from cuvilc.driver import BuildRequest
     from cuvilc.driver_lora import Attached
-
-_TOLD = 8  # of what a package cannot exchange
 
 
 def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
@@ -65,115 +56,3 @@ def later_sites(program: Any, sites: Iterable[Any], pattern: str) -> list[Any]:
             and not taken.intersection(site.uses)
             and (site.module, site.parameter) not in names
         ]
-
-
-def embedded(adapters: Sequence[Adapter], emitted: Any) -> Callable[[bytes], list[bytes]]:
-    """The adapters as they go into the package with this plan, given its fingerprint. CUV761."""
-    table = emitted.plan.adaptable
-    batched = emitted.plan.hidden_inputs > 0
-    resolved = [(a, resolve(a, table, batched)) for a in adapters]
-
-    def encode_all(base: bytes) -> list[bytes]:
-        from cuvilc.package.cuvla import encode  # noqa: PLC0415
-
-        def read(number: int) -> Any:
-            return emitted.bases[number]
-
-        return [encode(a, c, table, read, base, batched) for a, c in resolved]
-
-    return encode_all
-
-
-def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter, bytes]]:
-    """The adapters at `source` for a package built with `--lora swap`: what each .cuvla file holds.
-
-    CUV701 to CUV712 for the adapters, CUV520 to CUV523 and CUV762 for the package, CUV761 where
-    they do not fit.
-    """
-    from cuvilc.package.base import open_base  # noqa: PLC0415
-    from cuvilc.package.cuvla import encode  # noqa: PLC0415
-
-    base = open_base(package)
-    adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
-    made = []
-    for adapter in adapters:
-        changes = resolve(adapter, base.table, base.batched)
-        if base.batched:
-            tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
-            import_module("cuvilc.driver_batch").check(adapter, changes, tables)
-        data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
-        made.append((adapter, data))
-    return made
-
-
-def resolve(
-    adapter: Adapter, table: Iterable[Any], batched: bool = False
-) -> dict[str, ModuleChange]:
-    """The adapter's changes by the modules' names in the package's table. CUV722, CUV741, CUV761.
-
-    batched: a bias of B needs no bias of the base to be added to.
-    """
-    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
-    from cuvilc.package.cuvla import changed  # noqa: PLC0415
-
-    known: dict[str, set[str]] = {}
-    for weight in table:
-        for part in weight.parts:
-            known.setdefault(part.module, set()).add(part.parameter)
-    found: dict[str, ModuleChange] = {}
-    lost: list[str] = []
-    for change in adapter.changes:
-        module = _module(change.path, known)
-        there = known.get(module, set())
-        if batched and "weight" in there and "bias" not in change.replaced:
-            there = there | {"bias"}
-        missing = [p for p in changed(change) if p not in there]
-        if missing:
-            near = get_close_matches(change.path, known, 1, 0.4)
-            hint = f" (nearest: `{near[0]}`)" if near and module not in known else ""
-            lost += [f"`{change.path}.{p}`{hint}" for p in missing]
-        twice = found.setdefault(module, change)
-        if twice is not change:
-            raise fail(
-                codes.NOT_IN_PACKAGE,
-                f"adapter `{adapter.name}` changes `{twice.path}` and `{change.path}`, and both may"
-                f" be `{module}`, of which the package has one",
-                place=str(adapter.place),
-            )
-    if lost:
-        more = [f"and {len(lost) - _TOLD} more"] if len(lost) > _TOLD else []
-        raise fail(
-            codes.NOT_IN_PACKAGE,
-            f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange",
-            place=str(adapter.place), notes=[*(f"also {t}" for t in lost[1:_TOLD]), *more],
-        )  # fmt: skip
-    _check_fit(adapter, found, table)
-    return found
-
-
-def _check_fit(adapter: Adapter, changes: Mapping[str, ModuleChange], table: Iterable[Any]) -> None:
-    """CUV722 for changes of other sizes or kinds, CUV741 for those beyond the weights' dtype."""
-    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
-    from cuvilc.package.cuvla import changed  # noqa: PLC0415
-    from cuvilc.package.cuvla_fit import is_finite, misfit  # noqa: PLC0415
-
-    for weight in table:
-        for part in weight.parts:
-            change = changes.get(part.module)
-            if change is None or part.parameter not in changed(change):
-                continue
-            name = f"`{change.path}.{part.parameter}`"
-            if why := misfit(change, part, weight):
-                code = import_module("cuvilc.import.lora_codes").SITE_MISFIT
-                message = f"adapter `{adapter.name}`: {name} does not fit the package's weight"
-                raise fail(code, message, place=str(adapter.place), evidence=why)
-            low = change.low_rank if part.parameter == "weight" else None
-            if low is not None and not is_finite(low, weight):
-                message = f"{name} with adapter `{adapter.name}` does not fit in {weight.dtype}"
-                raise fail(codes.NOT_FINITE, message, place=str(adapter.place))
-
-
-def _module(path: str, known: Iterable[str]) -> str:
-    """The package's name for an adapter's module; the path itself where there is none."""
-    found = import_module("cuvilc.import.lora_names").closest(path, known)
-    return path if found is None else str(found)

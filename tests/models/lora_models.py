@@ -130,6 +130,14 @@ def export(name: str, path: Path, dynamo: bool) -> None:
         )  # fmt: skip
 
 
+def prepared(
+    name: str, folder: Path, dynamo: bool, cases: list[tuple[str, dict[str, Any]]]
+) -> dict[str, np.ndarray]:
+    """Export the model, and save an adapter of each case in the folder; what each gives."""
+    export(name, folder / "model.onnx", dynamo)
+    return {case: adapt(name, folder / case, **options) for case, options in cases}
+
+
 def adapt(
     name: str, folder: Path, seed: int = 0, merges: bool = True, std: float = 0.2, **options: Any
 ) -> np.ndarray:

@@ -15,7 +15,7 @@ import pytest
 
 from cuvilc.diagnostics import CuvilError
 from cuvilc.driver import BuildRequest, build
-from cuvilc.driver_swap import build_adapters
+from cuvilc.driver_cuvla import build_adapters
 from tests.tolerances import mismatch
 
 pytest.importorskip("peft")
@@ -41,12 +41,10 @@ class Batched:
 
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
-        lora_models.export(name, folder / "model.onnx", dynamo)
         cases = [(c, o) for n, c, o in [*MORE, *CASES] if n == name]
         cases.sort(key=lambda case: "table" not in case[0])  # no later ones: no layer is there
         self.truth: dict[str | None, np.ndarray] = {}
-        for case, options in cases:
-            self.truth[case] = lora_models.adapt(name, folder / case, **options)
+        self.truth |= lora_models.prepared(name, folder, dynamo, cases)
         self.inside, self.later = [c for c, _ in cases[:-1]], cases[-1][0]
         self.package = folder / "batch.cuvil"
         self.report = build(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cuvilc.driver import BuildRequest, build
-from cuvilc.driver_swap import build_adapters
+from cuvilc.driver_cuvla import build_adapters
 from tests.tolerances import mismatch
 
 pytest.importorskip("peft")
@@ -30,11 +30,8 @@ class Swapped:
 
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
-        lora_models.export(name, folder / "model.onnx", dynamo)
         cases = [(c, o) for n, c, o in CASES if n == name and (n, c) not in _NO_PLACE]
-        self.truth: dict[str, np.ndarray] = {}
-        for case, options in cases:
-            self.truth[case] = lora_models.adapt(name, folder / case, **options)
+        self.truth = lora_models.prepared(name, folder, dynamo, cases)
         # What a package is not told of: biases, and modules that are saved whole.
         self.later = next(c for c, o in reversed(cases) if not {"bias", "modules_to_save"} & set(o))
         self.inside = [case for case, _ in cases if case != self.later]
