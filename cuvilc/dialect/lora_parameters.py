@@ -15,7 +15,7 @@ from . import ir
 from . import lora_codes as codes
 from .lora_packed import MOVES, Use, Uses, known
 from .lora_sites import Site, Sites
-from .lora_values import TURNED, Array, is_turned, round_once
+from .lora_values import TURNED, Array, is_turned, outputs_first, round_once
 from .op import OPS
 from .types import numpy_dtype
 
@@ -120,8 +120,9 @@ def _laid(site: Site, change: ModuleChange, array: Array) -> Array:
     """A replaced parameter, as torch has it, laid as the module's part of the program's value."""
     shape = tuple(site.size if j == site.out_axis else d for j, d in enumerate(site.shape))
     laid = array
-    if site.parameter == "weight" and site.kind != "embedding" and array.ndim == len(shape) == 2:
-        laid = np.moveaxis(array, 1 if change.fan_in_fan_out else 0, site.out_axis)
+    if site.parameter == "weight" and array.ndim == len(shape):
+        first = outputs_first(array, site.kind, change.fan_in_fan_out)
+        laid = np.moveaxis(first, 0, site.out_axis)
     if [d for d in laid.shape if d != 1] != [d for d in shape if d != 1]:
         sizes = f"{list(array.shape)} of the adapter's, {list(shape)} of the program's"
         raise no_place(site.module, f"`{site.parameter}` has other sizes: {sizes}")

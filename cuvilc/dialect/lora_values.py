@@ -44,6 +44,16 @@ def is_turned(saved: Array, base: Array) -> bool:
     return scale > 0 and turned > max(0.5 * scale, straight + 0.25 * scale)
 
 
+def outputs_first(weight: Array, kind: str, fan_in_fan_out: bool) -> Array:
+    """A weight that an adapter brings whole, as its module has it, with its outputs along axis 0.
+
+    kind: that of the module: an embedding's table is [V, D]; a linear layer's [N, K], or [K, N] of
+    GPT-2's Conv1D (`fan_in_fan_out`); all others have their outputs first.
+    """
+    turned = kind == "embedding" or (kind == "linear" and fan_in_fan_out)
+    return np.moveaxis(weight, -1, 0) if turned else weight
+
+
 @dataclass(frozen=True)
 class Part:
     """What one adapter changes of a weight: operands and attributes of an `ai.lora`."""

@@ -129,7 +129,10 @@ def merged(
         change, span = changes[part.module], slice(part.start, part.start + part.size)
         low = change.low_rank
         if part.parameter in change.replaced:
-            value = _outputs_first(part, change).reshape(line[span].shape)
+            value = np.asarray(change.replaced[part.parameter])
+            if part.parameter == "weight":
+                value = lora_values.outputs_first(value, part.kind, change.fan_in_fan_out)
+            value = value.reshape(line[span].shape)
             if part.kind == "linear" and lora_values.is_turned(value, line[span]):
                 raise fail(NO_PLACE, f"`{part.module}`: {lora_values.TURNED}")
             line[span] = value
@@ -140,12 +143,3 @@ def merged(
     if adapted:
         made, _ = lora_values.merge(made, site.out_axis, adapted)
     return made
-
-
-def _outputs_first(part: Part, change: ModuleChange) -> Array:
-    """A replaced parameter with its outputs along the first axis."""
-    value = np.asarray(change.replaced[part.parameter])
-    turned = part.kind == "embedding" or change.fan_in_fan_out
-    if part.parameter == "weight" and part.kind and turned:
-        value = np.moveaxis(value, -1, 0)
-    return value
