@@ -20,7 +20,7 @@ if __name__ == "__main__":  # this folder's names must not hide others' (`kernel
 import numpy as np
 
 from benchmarks import lora_models
-from benchmarks.peers import Feeds, OnnxRuntime, Peer, arrays, serve
+from benchmarks.peers import Feeds, OnnxRuntime, Peer, Torch, arrays, serve
 
 
 class LoraPeer(Peer):
@@ -120,7 +120,7 @@ class SwapTime(Package):
         return []
 
 
-class TorchPeft(LoraPeer):
+class TorchPeft(LoraPeer, Torch):
     """Eager torch, PEFT's adapter beside the weights."""
 
     needs, over = ("torch", "transformers", "peft"), "torch-merged"
@@ -129,20 +129,10 @@ class TorchPeft(LoraPeer):
     def prepare(self, folder: Path) -> Path:
         name, _, *quick = folder.name.split("-")
         self.workload = (lora_models.QUICK if quick else lora_models.FULL)[name]
-        self.network = self.workload.network()
-        self.model = lora_models.loaded(self.network, folder, self.count or self.workload.rows)
+        network = self.workload.network()
+        self.module = network.module
+        self.model = lora_models.loaded(network, folder, self.count or self.workload.rows)
         return folder
-
-    def load(self, path: Path, threads: int, feeds: Feeds) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
-        self.inference = torch.inference_mode
-        self.inputs = [torch.from_numpy(v) for v in feeds.values()]
-
-    def run(self) -> list[np.ndarray]:
-        with self.inference():
-            return [t.numpy() for t in self.network.module(*self.inputs)]
 
 
 class TorchMerged(TorchPeft):
@@ -152,7 +142,7 @@ class TorchMerged(TorchPeft):
 
     def load(self, path: Path, threads: int, feeds: Feeds) -> None:
         super().load(path, threads, feeds)
-        self.network.module.model = self.model.merge_and_unload()
+        self.module.model = self.model.merge_and_unload()
 
 
 class TorchPeftMany(TorchPeft):
@@ -163,7 +153,7 @@ class TorchPeftMany(TorchPeft):
     def load(self, path: Path, threads: int, feeds: Feeds) -> None:
         super().load(path, threads, feeds)
         chosen = lora_models.names(self.workload.rows)
-        self.network.module.options["adapter_names"] = chosen
+        self.module.options["adapter_names"] = chosen
 
 
 class TorchSwapTime(TorchPeft):

@@ -188,23 +188,25 @@ class _Emitter:
         pass
 
     def do_ai_constant(self, operation: Operation) -> None:
-        attrs, value = ir.attrs(operation), operation.results[0]
-        layout = attrs["layout"]
+        key, size = self.weight(operation)
+        self.numbers[operation.results[0]] = self.buffer(Buffer(BufferKind.WEIGHT, size, key))
+
+    def weight(self, operation: Operation) -> tuple[str, int]:
+        """The key and bytes of a constant's or parameter's weight, which the package has from now
+        on.
+        """
+        attrs = ir.attrs(operation)
+        layout, array = attrs["layout"], self.program.weights[attrs["key"]]
         key = f"{attrs['key']}@{layout}" if layout else attrs["key"]
-        size = ir.type_of(value).size_bytes
+        size = ir.type_of(operation.results[0]).size_bytes
         assert isinstance(size, int)
-        array = self.program.weights[attrs["key"]]
         self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
-        self.numbers[value] = self.buffer(Buffer(BufferKind.WEIGHT, size, key))
+        return key, size
 
     def do_ai_parameter(self, operation: Operation) -> None:
         attrs, value = ir.attrs(operation), operation.results[0]
-        layout, t = attrs["layout"], ir.type_of(value)
-        key = f"{attrs['key']}@{layout}" if layout else attrs["key"]
-        size = t.size_bytes
-        assert isinstance(size, int)
-        array = self.program.weights[attrs["key"]]
-        self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
+        t = ir.type_of(value)
+        key, size = self.weight(operation)
         number = len(self.plan.adaptable)
         parts = tuple(Part(*part) for part in attrs["parts"])
         kernel = self.kernel_number(attrs["kernel"]) if attrs["kernel"] else None
@@ -213,14 +215,16 @@ class _Emitter:
             self.tables.append(attrs["table"])
             self.biases |= dict(attrs["biases"])
         self.plan.adaptable.append(
-            Adaptable(key, size, t.static_shape, t.dtype, layout, attrs["out_axis"], parts, kernel)
+            Adaptable(
+                key, size, t.static_shape, t.dtype, t.layout, attrs["out_axis"], parts, kernel
+            )
         )
         self.numbers[value] = self.buffer(
             Buffer(BufferKind.WEIGHT, size, key)
             if attrs["batched"]
             else Buffer(BufferKind.ADAPTED, size, number)
         )
-        self.emitted.bases.append(array)
+        self.emitted.bases.append(self.program.weights[attrs["key"]])
 
     def base_bias(self, module: str, key: str) -> None:
         """What a layer whose rows have adapters adds anyway, for those who make adapters."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -171,7 +171,7 @@ class Batcher:
         first, *others = self._queue
         batch, rows = [first], first.rows
         for request in others:
-            together = Request(first.arrays, rows, first.adapter)
+            together = replace(first, rows=rows)
             fits = rows + request.rows <= self.most_rows
             if fits and not can_batch(self.model, together, request):
                 batch.append(request)

@@ -221,12 +221,7 @@ class Model:
     def check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The inputs as arrays that `run` takes without a copy. CuvilError CUV604, CUV605."""
         self._check_names(feeds, self.inputs, "input")
-        arrays = {}
-        for port in self.inputs:
-            if port.name not in feeds:
-                port.fail("CUV604", f"input `{port.name}` is missing")
-            arrays[port.name] = port.array(feeds[port.name])
-        return arrays
+        return {port.name: array for port, array in self._arrays(feeds)}
 
     def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
         """Run once and return what each step took."""
@@ -276,16 +271,20 @@ class Model:
         with self._lock:
             self._free.append(context)
 
+    def _arrays(self, feeds: Mapping[str, Any]) -> Iterator[tuple[Port, np.ndarray]]:
+        """Each input with its array, in order."""
+        for port in self.inputs:
+            if port.name not in feeds:
+                self._check_names(feeds, self.inputs, "input")  # a misspelt name says more
+                port.fail("CUV604", f"input `{port.name}` is missing")
+            yield port, port.array(feeds[port.name])
+
     def _run(
         self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         library, handle = self._library, context.handle
         kept = []  # alive until the run is over
-        for i, port in enumerate(self.inputs):
-            if port.name not in feeds:
-                self._check_names(feeds, self.inputs, "input")  # a misspelt name says more
-                port.fail("CUV604", f"input `{port.name}` is missing")
-            array = port.array(feeds[port.name])
+        for i, (port, array) in enumerate(self._arrays(feeds)):
             kept.append(array)
             if status := library.set_input(handle, i, context.tensor(i, array)):
                 port.fail(f"CUV{status}", self._message())

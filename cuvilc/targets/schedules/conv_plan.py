@@ -18,8 +18,28 @@ _TASK_FLOPS = 2.5e6  # about 20 us
 USUAL_WIDTH = 56  # of a row, where it is known only at run time
 
 
+class ChannelUnits:
+    """Output channels in blocks, these in units, and these in groups: a task has one of them."""
+
+    outputs: int
+    unit_blocks: int
+    units: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.outputs // BLOCK)
+
+    @property
+    def unit_count(self) -> int:
+        return -(-self.blocks // self.unit_blocks)
+
+    @property
+    def unit_groups(self) -> int:
+        return -(-self.unit_count // self.units)
+
+
 @dataclass
-class Plan:
+class Plan(ChannelUnits):
     """Sizes and decisions. A unit is the output channels of a register tile: one block of 16, or
     two.
     """
@@ -38,20 +58,8 @@ class Plan:
     units: int = 1  # in a task
 
     @property
-    def blocks(self) -> int:
-        return -(-self.outputs // BLOCK)
-
-    @property
-    def unit_count(self) -> int:
-        return -(-self.blocks // self.unit_blocks)
-
-    @property
     def row_groups(self) -> Dim:
         return ceildiv(self.height.count, self.rows)
-
-    @property
-    def unit_groups(self) -> int:
-        return -(-self.unit_count // self.units)
 
     @property
     def tasks(self) -> Dim:

@@ -10,7 +10,7 @@ from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.dialect.winograd import points, weight_points
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
-from cuvilc.targets.schedules.conv_plan import check_types
+from cuvilc.targets.schedules.conv_plan import ChannelUnits, check_types
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, balanced, tile_rows
@@ -25,7 +25,7 @@ _LEAST_UNITS = 2
 
 
 @dataclass
-class Plan:
+class Plan(ChannelUnits):
     """Sizes and decisions. A row is a tile of the result, a row tile as many as the registers hold;
     a unit is the output channels of a register tile: one block of 16, or two.
     """
@@ -83,18 +83,6 @@ class Plan:
     @property
     def channel_blocks(self) -> int:
         return -(-self.channels // BLOCK)
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.outputs // BLOCK)
-
-    @property
-    def unit_count(self) -> int:
-        return -(-self.blocks // self.unit_blocks)
-
-    @property
-    def unit_groups(self) -> int:
-        return -(-self.unit_count // self.units)
 
     @property
     def tasks(self) -> Dim:
