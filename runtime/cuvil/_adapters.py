@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from os import PathLike, fsencode
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from ._native import AdapterInfo, PagesInfo
+
+_HEADER = Struct("<QIIQ32s32sIIII24x")  # cuvil_adapter_header of runtime/src/adapter.h
+_ENTRY_BYTES = 56
+_MAGIC = 0x5044414C49565543
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,11 @@ class Tenant:
         with self._model._held():
             return list_adapters(self._model._library, self._handle, "tenant_")
 
-    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> None:
-        """As Model.load_adapter, for this tenant alone."""
-        self._call("tenant_load_adapter", fsencode(path), name)
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
+        """As Model.load_adapter, for this tenant alone: returns the name."""
+        called = name_for(path) if name is None else name
+        self._call("tenant_load_adapter", fsencode(path), called)
+        return text(called)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter. Runs that have begun finish with it; then its pages go."""
@@ -87,6 +96,29 @@ class Tenant:
 
     def _call(self, function: str, *arguments: str | bytes | None) -> None:
         self._model._adapt(function, *arguments, of=self._handle)
+
+
+def name_for(path: str | PathLike[str]) -> str | bytes:
+    """The name that a .cuvla file gives its adapter, as it stands there. Nothing is checked: b""
+    where the file has none, or is no such file, which the library then says.
+    """
+    file = Path(path)
+    try:
+        if not file.is_file():  # a pipe would be waited for
+            return b""
+        with file.open("rb") as stream:
+            magic, _, entries, _, _, _, name, size, _, _ = _HEADER.unpack(stream.read(_HEADER.size))
+            if magic != _MAGIC:
+                return b""
+            stream.seek(_HEADER.size + entries * _ENTRY_BYTES + name)
+            return stream.read(max(size - name, 0)).partition(b"\0")[0]
+    except (OSError, ValueError, StructError):
+        return b""
+
+
+def text(name: str | bytes) -> str:
+    """A name as Model.adapters tells it."""
+    return name if isinstance(name, str) else name.decode(errors="replace")
 
 
 def list_adapters(library: Any, owner: Any, prefix: str = "") -> tuple[Adapter, ...]:

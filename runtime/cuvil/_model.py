@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import _native
-from ._adapters import Adapter, Pages, Tenant, get_pages, list_adapters
+from ._adapters import Adapter, Pages, Tenant, get_pages, list_adapters, name_for, text
 from ._error import CuvilError
 from ._native import Library, Tensor, TensorInfo
 from ._port import Outputs, Port
@@ -87,14 +87,20 @@ class Model:
         return "\n".join([f"<cuvil.Model {self._library.place} ({self.level})>", *ports])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Inputs in order, or by name. Returns the output; several come as an `Outputs` tuple."""
+        """Inputs in order, or by name. Returns the output; several come as an `Outputs` tuple.
+
+        `adapters=[…]`: as `run` has it, unless an input is called so.
+        """
         if len(args) > len(self.inputs):
             self._fail("CUV604", f"{len(args)} inputs given, the model has {len(self.inputs)}")
         feeds = {port.name: value for port, value in zip(self.inputs, args, strict=False)}
         twice = sorted(feeds.keys() & kwargs.keys())
         if twice:
             self._fail("CUV604", f"input `{twice[0]}` is given by place and by name")
-        values = self.run(feeds | kwargs)
+        chosen: dict[str, Any] = {}
+        if "adapters" in kwargs and all(port.name != "adapters" for port in self.inputs):
+            chosen["adapters"] = kwargs.pop("adapters")
+        values = self.run(feeds | kwargs, **chosen)
         return next(iter(values.values())) if len(values) == 1 else Outputs(values)
 
     def run(
@@ -172,13 +178,17 @@ class Model:
         """
         self._adapt("use_adapter", name)
 
-    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> None:
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
         """Add an adapter from a .cuvla file that `cuvilc adapter build` made for this package.
 
-        name: what `use` will call it; None: the name in the file. CuvilError CUV611: the file is
-        damaged or was made for another package.
+        name: what to call it; None: the name in the file, which `cuvilc adapter build` took from
+        the adapter's folder or from its `--name`. Returns the name, for `use` or for the
+        `adapters` of `run`. CuvilError CUV611: the file is damaged or was made for another
+        package, or an adapter of that name is loaded already.
         """
-        self._adapt("load_adapter", fsencode(path), name)
+        called = name_for(path) if name is None else name
+        self._adapt("load_adapter", fsencode(path), called)
+        return text(called)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter that is not in use, and give its memory back."""

@@ -105,8 +105,7 @@ def test_an_adapter_of_the_package_and_one_that_comes_later(cuvilc, package, tmp
     shown = cuvilc.ok("adapter", "build", "chat", "--base", "m.cuvil", "-o", "c.cuvla").out
     assert "c.cuvla" in shown and "`chat`" in shown
     loaded = cuvil.load(package)
-    loaded.load_adapter(tmp_path / "c.cuvla")
-    for name in ("sql", "chat"):
+    for name in ("sql", loaded.load_adapter(tmp_path / "c.cuvla")):
         loaded.use(name)
         assert not mismatch(loaded(X), expected(tmp_path / name).astype(np.float32))
     loaded.close()
@@ -127,6 +126,26 @@ def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path, mode) -> None:
     assert "CUV612" in refusal and "loaded: sql" in refusal
     profiled = cuvilc("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql", "--profile")
     assert profiled.code == (0 if mode == "swap" else 2), profiled.err
+
+
+@pytest.mark.parametrize("mode", ["batch"])
+def test_a_model_is_called_with_adapters(cuvilc, package, tmp_path) -> None:
+    """As it is run; an input of that name comes first."""
+    loaded = cuvil.load(package)
+    names = ["sql", None, "sql", None, None]
+    found = loaded(X, adapters=names)
+    assert np.array_equal(found, loaded.run({"x": X}, adapters=names)["y"])
+    assert not np.array_equal(found, loaded(X))
+    loaded.close()
+    proto = onnx.load(tmp_path / "m.onnx")
+    proto.graph.input[0].name = "adapters"
+    for node in proto.graph.node:
+        node.input[:] = ["adapters" if name == "x" else name for name in node.input]
+    onnx.save(proto, tmp_path / "other.onnx")
+    cuvilc.ok("build", "other.onnx", "--vectors", "0")
+    loaded = cuvil.load(tmp_path / "other.cuvil")
+    assert np.array_equal(loaded(adapters=X), loaded(X))
+    loaded.close()
 
 
 @pytest.mark.parametrize("mode", ["swap", "batch"])

@@ -165,6 +165,17 @@ def test_a_file_may_change_or_vanish_once_it_is_loaded(model, tmp_path):
     assert same(seen(model), changes)
 
 
+@pytest.mark.parametrize("name", ["new", "", "a name " * 60, "naïve"])
+def test_loading_returns_the_name(model, tmp_path, name):
+    file = tmp_path / "file.cuvla"
+    file.write_bytes(cuvla(name, ADAPTERS["rows"]))
+    assert model.load_adapter(file) == name
+    assert model.adapters[-1].name.encode() == name.encode()[:127]
+    model.use(name)
+    assert same(seen(model), ADAPTERS["rows"])
+    assert model.load_adapter(str(file), "mine") == "mine"
+
+
 def test_what_is_no_file_is_refused(model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()

@@ -102,6 +102,8 @@ def test_what_cannot_be_batched(load, model) -> None:
         batcher.submit(BATCH)
     with pytest.raises(cuvil.CuvilError, match="CUV610.*a name for each row"):
         model.run({"x": BATCH}, adapters="sql")
+    with pytest.raises(cuvil.CuvilError, match="CUV612"):
+        model(BATCH, adapters=["sql"] * len(BATCH))
     batcher.close()
     with pytest.raises(cuvil.CuvilError, match="CUV610.*closed"):
         batcher.submit({"x": BATCH})
