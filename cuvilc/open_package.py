@@ -10,6 +10,8 @@ from cuvilc.artifact import LIBRARY_FILE, PROGRAM_FILE
 from cuvilc.codes_runtime import EXTRA_MISSING, NO_ADAPTER
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
+_TENSORS = (".safetensors", ".bin", ".pt", ".ckpt")  # of adapters that nothing was built from yet
+
 
 def open_package(
     path: str | PathLike[str], threads: int | None = None, level: str | None = None
@@ -30,12 +32,30 @@ def with_adapter(model: Any, adapter: str) -> Any:
     """The opened package with an adapter in use: its own by name, or a .cuvla file. CUV611/612."""
     if not hasattr(model, "use"):
         raise fail(NO_ADAPTER, f"the interpreter's packages take no adapters, such as `{adapter}`")
-    if Path(adapter).suffix == ".cuvla":
-        model.load_adapter(adapter, adapter)
+    if all(a.name != adapter for a in model.adapters):
+        if model.lora_mode:
+            _check_built(model, Path(adapter))
+        if Path(adapter).suffix == ".cuvla":
+            model.load_adapter(adapter, adapter)
     if model.lora_mode == "batch":
         return _BatchOfOne(model, adapter)
     model.use(adapter)
     return model
+
+
+def _check_built(model: Any, path: Path) -> None:
+    """Refuse an adapter as training left it, which is to be built for the package. CUV612."""
+    what = "a folder" if path.is_dir() else "a file of tensors" * (path.suffix in _TENSORS)
+    if not what or not path.exists():
+        return
+    source = path.parent if (path.parent / "adapter_config.json").is_file() else path
+    made = f"{source.resolve().name.removesuffix('.safetensors')}.cuvla"
+    own = ", ".join(a.name for a in model.adapters) or "none"
+    raise fail(
+        NO_ADAPTER, f"`{path}` is {what}: the package takes adapters that were built for it",
+        place=model.place, notes=[f"its own, by name: {own}"],
+        help=f"`cuvilc adapter build {source} --base {model.place} -o {made}`, then `--use {made}`",
+    )  # fmt: skip
 
 
 class _BatchOfOne:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.tolerances import mismatch
 
-from .helpers import Cuvilc
+from .helpers import Cuvilc, check_golden
 
 files = import_module("tests.import.lora_files")  # the folder is named by a keyword
 
@@ -126,6 +126,22 @@ def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path, mode) -> None:
     assert "CUV612" in refusal and "loaded: sql" in refusal
     profiled = cuvilc("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql", "--profile")
     assert profiled.code == (0 if mode == "swap" else 2), profiled.err
+
+
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_an_adapter_that_was_not_built_is_told_how(cuvilc, package, tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", x=X)
+    adapter(tmp_path / "chat")
+    run = ("run", "m.cuvil", "--inputs", "in.npz", "--use")
+    for use in ("./chat", "chat/adapter_model.safetensors"):
+        result = cuvilc(*run, use)
+        assert result.code == 2
+        golden = "use-a-folder" if use == "./chat" else "use-a-tensor-file"
+        check_golden(golden, f"{result.err}exit code 2\n", tmp_path)
+    assert "CUV612" in refused(cuvilc, 2, "bench", "m.cuvil", "--seconds", "0", "--use", "chat")
+    cuvilc.ok(*run, "sql")  # there is a folder of that name as well
+    assert "No such file" in refused(cuvilc, 1, *run, "none.cuvla")
+    assert "there is no adapter" in refused(cuvilc, 2, *run, "none")
 
 
 @pytest.mark.parametrize("mode", ["batch"])
