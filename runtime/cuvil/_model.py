@@ -263,6 +263,8 @@ class Model:
             if self._close.alive and (len(self._free) != len(self._all) or self._holders):
                 self._fail("CUV610", "the model is closed while another thread runs it")
             self._free.clear()
+            for port in self.outputs:
+                port.clear()
             self._close()
 
     def _take(self) -> Context:

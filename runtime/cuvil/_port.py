@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ._blocks import Blocks
 from ._error import CuvilError
 from ._native import DTYPES, INT64_MAX, TensorInfo
 
@@ -32,6 +33,7 @@ class Port:
     """
 
     __slots__ = (
+        "_blocks",
         "_package",
         "_role",
         "dims",
@@ -44,7 +46,7 @@ class Port:
 
     def __init__(self, info: TensorInfo, role: str, package: str) -> None:
         rank = range(info.rank)
-        self._role, self._package = role, package
+        self._role, self._package, self._blocks = role, package, Blocks()
         self.name: str = info.name.decode(errors="replace")
         self.dtype_number: int = info.dtype
         self.dtype_name = DTYPES[info.dtype]
@@ -95,9 +97,13 @@ class Port:
     def empty(self, dims: list[int]) -> np.ndarray:
         """A new array for this output."""
         try:
-            return np.empty(dims, self.dtype)
+            return self._blocks.empty(dims, self.dtype)
         except (MemoryError, ValueError) as error:  # more than memory, than sizes
             self.fail("CUV608", f"no memory for output `{self.name}` of shape {dims}", "", error)
+
+    def clear(self) -> None:
+        """Give the memory of outputs that are no more back to the system."""
+        self._blocks.clear()
 
     def _convert(self, value: Any) -> np.ndarray:  # noqa: RET503  # `fail` never returns
         kind = type(value).__name__

@@ -24,23 +24,24 @@ def reshape_chain(g: Graph, node: Node) -> Any:
 
 
 def reshape_around_transpose(g: Graph, node: Node) -> Any:
-    """reshape(transpose(reshape(x))) → transpose(x), where one reshape undoes the other.
+    """reshape(transpose(reshape(x))) → transpose(reshape(x)), where the outer one splits axes.
 
-    PyTorch's exporter writes kᵀ so: [B, H, S, D] → [B·H, S, D] → [B·H, D, S] → [B, H, D, S].
+    PyTorch's exporter writes kᵀ so: [B, H, S, D] → [B·H, S, D] → [B·H, D, S] → [B, H, D, S]; the
+    remaining reshape is then of x to its own shape, or joins the one that made x.
     """
     moved = g.producer(node.operands[0], "ai.transpose")
     merged = g.producer(moved.operands[0], "ai.reshape") if moved is not None else None
-    if moved is None or merged is None:
+    if moved is None or merged is None or not g.one_use(moved.result):
         return None
-    x = merged.operands[0]
-    shape = g.type(x).shape
-    groups = _merged_axes(shape, g.type(merged.result).shape)
+    perm, shape = moved.attr("perm"), g.type(node.result).shape
+    groups = _merged_axes(shape, g.type(moved.result).shape)
     if groups is None:
         return None
-    perm = tuple(a for p in moved.attr("perm") for a in groups[p])
-    if tuple(shape[a] for a in perm) != g.type(node.result).shape:
-        return None
-    return g.build("ai.transpose", x, perm=perm, origin=(merged, moved, node))
+    places = sorted(range(len(perm)), key=lambda j: perm[j])
+    before = [axis for j in places for axis in groups[j]]  # result's axes in the order of x's
+    x = g.build("ai.reshape", merged.operands[0], shape=tuple(shape[a] for a in before))
+    order = tuple(before.index(axis) for axis in range(len(shape)))
+    return g.build("ai.transpose", x, perm=order, origin=(merged, moved, node))
 
 
 def _merged_axes(shape: Shape, merged: Shape) -> list[list[int]] | None:

@@ -112,6 +112,20 @@ def test_reshape_around_transpose() -> None:
     assert names(program) == ["transpose"]
 
 
+def test_reshape_around_transpose_of_shared_heads() -> None:
+    """PyTorch's kᵀ of grouped heads: the axes that one reshape merges are not those it splits."""
+
+    def body(m, x):
+        b, g, s, d = ir.type_of(x).shape
+        wide = m.broadcast_to(m.reshape(x, shape=(b, g, 1, s, d)), shape=(b, g, 2, s, d))
+        y = m.transpose(m.reshape(wide, shape=(g * 2 * b, s, d)), perm=(0, 2, 1))
+        return m.reshape(y, shape=(b, g * 2, d, s))
+
+    program = make({"x": "[b,4,s,8]"}, body)
+    same(program, canonicalize)
+    assert names(program) == ["reshape", "broadcast_to", "reshape", "transpose"]
+
+
 def test_gather_reads_only_the_rows_it_needs() -> None:
     def body(m, i):
         table = m.mul(m.cast(m.weight(40, 8, low=-99, high=99, dtype="int8"), dtype="float32"), 0.5)
