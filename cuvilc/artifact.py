@@ -23,6 +23,7 @@ METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter
 VECTORS_FILE = "vectors.npz"
+CUVLA_MAGIC = b"CUVILADP"  # with which a .cuvla file begins
 _METADATA_LIMIT_BYTES = 256 << 20
 
 NOT_A_PACKAGE = define(
@@ -350,6 +351,20 @@ def _check_file(file: Path, info: FileInfo | None, check: bool) -> None:
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         raise fail(NOT_A_PACKAGE, message, place=str(file)) from error
+
+
+def is_cuvla(path: Path) -> bool:
+    """Whether a file begins, or is at least called, as one that `cuvilc adapter build` wrote."""
+    return path.is_file() and (path.suffix == ".cuvla" or begins_with(path, CUVLA_MAGIC))
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
+    """Whether a file's first bytes are these; not so where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False
 
 
 def file_sha256(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cuvilc.artifact import is_cuvla
 from cuvilc.cli_options import JsonOption
 from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text
@@ -30,14 +31,22 @@ AdapterArgument = Annotated[
         show_default=False,
     ),
 ]
+AnyAdapterArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="As `build` takes it, or a .cuvla file.",
+        show_default=False,
+    ),
+]
 All = Annotated[bool, typer.Option("--all", help="Every module and every layer.")]
 Base = Annotated[
     Path | None,
     typer.Option(
         "--base",
-        metavar="MODEL.onnx",
+        metavar="MODEL",
         show_default=False,
-        help="The ONNX model: show what the adapter attaches to in it, and what is left over.",
+        help="An ONNX model or a package: show what attaches to it, and what is left over.",
     ),
 ]
 MapFile = Annotated[
@@ -65,7 +74,7 @@ def adapter() -> None:
 
 @app.command("inspect")
 def inspect(
-    path: AdapterArgument,
+    path: AnyAdapterArgument,
     base: Base = None,
     adapter_map: MapFile = None,
     base_weights: BaseWeights = None,
@@ -75,22 +84,37 @@ def inspect(
     """Show what is in an adapter.
 
     Its modules with ranks and shapes, and its graph: which module follows which. Every tensor is
-    checked on the way. The graph's order is told by the names of the modules. With a base model
-    it also shows where they attach; the exit code is 1 where any of them does not.
+    checked on the way. The graph's order is told by the names of the modules. With a base model,
+    or the package that it would be built for, it also shows where they attach; the exit code is 1
+    where any of them does not. Of a .cuvla file it tells what it is, and with --base whether it is
+    for that package.
 
     \b
       cuvilc adapter inspect ./sql-lora
       cuvilc adapter inspect ./sql-lora --base model.onnx
+      cuvilc adapter inspect ./sql-lora --base model.cuvil
       cuvilc adapter inspect ./sql-lora --json | jq '.adapters[0].graph'
+      cuvilc adapter inspect sql.cuvla
     """
     from cuvilc import inspect_adapter as facts  # noqa: PLC0415
 
     out = Output(json)
     if base is None and (adapter_map or base_weights):
         raise typer.BadParameter("--adapter-map and --base-weights need --base")
-    adapters = facts.read(path)
-    reports = [facts.report(a) for a in adapters]
-    places = facts.attached(adapters, base, adapter_map, base_weights) if base else None
+    if base is not None and base.is_dir() and (adapter_map or base_weights):
+        raise typer.BadParameter("--adapter-map and --base-weights are for a model, not a package")
+    if is_cuvla(path):
+        reports, places = _of_file(path, base)
+    else:
+        adapters = facts.read(path)
+        reports = [facts.report(a) for a in adapters]
+        places = None
+        if base is not None and base.is_dir():
+            from cuvilc import driver_fit  # noqa: PLC0415
+
+            places = driver_fit.attached(adapters, base)
+        elif base is not None:
+            places = facts.attached(adapters, base, adapter_map, base_weights)
     if json:
         out.data({"adapters": reports, **({"base": places} if places else {})})
     else:
@@ -101,10 +125,24 @@ def inspect(
         raise typer.Exit(1)
 
 
+def _of_file(path: Path, base: Path | None) -> tuple[list[Any], dict[str, Any] | None]:
+    """The report of a .cuvla file; whether it is for the package. CUV611, CUV762."""
+    from cuvilc import driver_fit  # noqa: PLC0415
+    from cuvilc import inspect_adapter as facts  # noqa: PLC0415
+
+    if base is not None and not base.is_dir():
+        raise typer.BadParameter(f"{path} is for a package: give that one as --base, not {base}")
+    shipped = facts.read_cuvla(path)
+    return [facts.report_cuvla(shipped)], driver_fit.fit(shipped, base) if base else None
+
+
 def _show(out: Output, reports: list[dict[str, Any]], every: bool) -> None:
     for number, report in enumerate(reports):
         if number:
             out.text("")
+        if report["format"] == "cuvla":
+            _show_file(out, report, every)
+            continue
         for line in _head(report):
             out.text(printable(line))
         out.draw(_modules(report, every))
@@ -116,12 +154,39 @@ def _show(out: Output, reports: list[dict[str, Any]], every: bool) -> None:
             out.text(printable(line))
 
 
+def _show_file(out: Output, report: dict[str, Any], every: bool) -> None:
+    """A .cuvla file: its package is not at hand, so sizes are not known."""
+    totals, found = report["totals"], report["modules"]
+    lines = [
+        f"{report['name']}  {report['path']}  {bytes_text(report['bytes'])}", "",
+        "  a .cuvla file, for the package of fingerprint `base`, from tensors of `sha256`",
+        f"  base     {report['base']}",
+        f"  sha256   {report['sha256']}",
+        f"  rank     {', '.join(map(str, totals['ranks'])) or 'none'}",
+        f"  totals   {totals['modules']} modules, {totals['weights']} weights",
+    ]  # fmt: skip
+    for line in lines:
+        out.text(printable(line))
+    rows = table("module", "change", "r", "weights", right=(2, 3))
+    for m in found if every else found[:_ROWS]:
+        ranks = ", ".join(map(str, m["ranks"])) or "–"
+        rows.add_row(
+            printable(m["path"]), ", ".join(m["changes"]), ranks, str(len(m["weights"]))
+        )  # fmt: skip
+    out.draw(rows)
+    if len(found) > _ROWS and not every:
+        out.text(f"… {len(found) - _ROWS} more modules, see --all")
+
+
 def _show_base(out: Output, places: dict[str, Any], every: bool) -> None:
     """A line for each site, then what is wrong."""
     found, left = places["attached"], places["left_over"]
     out.text("")
+    for line in places["nothing_attaches"]:
+        out.text(printable(line))
     what = f"{len(left)} left over" if left else "nothing is left over"
-    out.text(printable(f"{len(found)} parameters attach to {places['model']}, {what}"))
+    some = f"{len(found)} parameter{'s attach' if len(found) != 1 else ' attaches'}"
+    out.text(printable(f"{some} to {places['model']}, {what}"))
     if found:
         rows = table("module", "parameter", "weight", "shape", "outputs", "evidence")
         for site in found if every else found[:_ROWS]:

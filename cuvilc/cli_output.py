@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cuvilc.diagnostics import CuvilError
 
-_PIPE_WIDTH = 120
+_PIPE_WIDTH = 120  # where there is no terminal, and COLUMNS says nothing
+_LEAST_LAST = 20  # characters that the last column of a table may be folded to
+_BETWEEN = 3  # characters between two columns
 
 
 @dataclass
@@ -39,20 +42,30 @@ class Output:
         if not self.json and not self.quiet:
             print(text)
 
-    def draw(self, *parts: Any) -> None:
-        """Tables and the like, by rich; without the blanks that it pads lines with."""
+    def draw(self, *tables: Any) -> None:
+        """Tables, by rich, without the blanks that it pads lines with. One that begins with names
+        and is too wide, apart from its last column, comes row by row: columns folded to a few
+        letters cannot be read.
+        """
         if self.json or self.quiet:
             return
-        for part in parts:
+        for one in tables:
             with self.console() as console, console.capture() as captured:
-                console.print(part)
+                names = one.columns[0].header and one.columns[0].justify == "left"
+                if names and _width_but_last(one) > console.width:
+                    console.print("\n".join(_rows_as_text(one, console.width)), soft_wrap=True)
+                else:
+                    console.print(one)
             lines = [line.rstrip() for line in captured.get().splitlines()]
             print("\n".join(["", *(line for line in lines if line)]))
 
     def console(self) -> Any:
         from rich.console import Console  # noqa: PLC0415  (only commands that draw need it)
 
-        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        asked = os.environ.get("COLUMNS", "")
+        width: int | None = int(asked) if asked.isdecimal() and int(asked) else _PIPE_WIDTH
+        if sys.stdout.isatty():
+            width = None  # rich asks the terminal
         return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
     def complain(self, text: str) -> None:
@@ -73,6 +86,33 @@ class Output:
             if number:
                 self.complain("")
             self.complain(_coloured(printable(diagnostic.render())))
+
+
+def _width_but_last(made: Any) -> int:
+    """Of a table whose last column is folded to its least."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    widths = [max(map(cell_len, map(str, [c.header, *c.cells]))) for c in made.columns]
+    widths[-1] = min(widths[-1], _LEAST_LAST)
+    return sum(widths) + _BETWEEN * len(widths)
+
+
+def _rows_as_text(made: Any, width: int) -> Iterator[str]:
+    """A table's rows one below the other: the first cell, then `column cell, column cell, …`."""
+    import textwrap  # noqa: PLC0415
+
+    if made.title:
+        yield str(made.title)
+    heads = [str(c.header) for c in made.columns]
+    for cells in zip(*(list(c.cells) for c in made.columns), strict=True):
+        first, *rest = zip(heads, map(str, cells), strict=True)
+        yield first[1]
+        told = ", ".join(f"{head} {cell}".strip() for head, cell in rest if cell)
+        indent = "    "
+        yield textwrap.fill(
+            told, max(width, 2 * _LEAST_LAST), initial_indent=indent, subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _coloured(text: str) -> str:

@@ -131,7 +131,7 @@ Next step: compare the call with cuvil.h, or with the docstring of the Python fu
     exit_code=2,
 )
 
-define(
+BAD_CUVLA = define(
     "CUV611",
     "an adapter is damaged, or was built for another package",
     """\

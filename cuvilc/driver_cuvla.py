@@ -6,7 +6,7 @@ was shipped before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -51,11 +51,15 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
     for adapter in adapters:
         changes = resolve(adapter, base.table, base.batched)
         if base.batched:
-            tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
-            driver_batch.check(adapter, changes, tables)
+            driver_batch.check(adapter, changes, tables_of(base.table))
         data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
         made.append((adapter, data))
     return made
+
+
+def tables_of(table: Iterable[Any]) -> set[str]:
+    """The modules of a package that are embeddings."""
+    return {p.module for s in table for p in s.parts if p.kind == "embedding"}
 
 
 def resolve(
@@ -81,7 +85,7 @@ def resolve(
             there = there | {"bias"}
         missing = [p for p in changed(change) if p not in there]
         if missing:
-            near = get_close_matches(change.path, known, 1, 0.4)
+            near = get_close_matches(change.path, known, 1, 0.4) if len(lost) < _TOLD else []
             hint = f" (nearest: `{near[0]}`)" if near and module not in known else ""
             lost += [f"`{change.path}.{p}`{hint}" for p in missing]
         twice = found.setdefault(module, change)
@@ -94,13 +98,26 @@ def resolve(
             )
     if lost:
         more = [f"and {len(lost) - _TOLD} more"] if len(lost) > _TOLD else []
+        message = f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange"
+        notes = [f"also {t}" for t in lost[1:_TOLD]]
+        if strange := nothing_fits(adapter, known):
+            listed = import_module("cuvilc.import.lora_failures").listed
+            message = strange
+            notes = [f"it changes {lost[0]}", *notes, f"the package has {listed(known)}"]
         raise fail(
-            codes.NOT_IN_PACKAGE,
-            f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange",
-            place=str(adapter.place), notes=[*(f"also {t}" for t in lost[1:_TOLD]), *more],
+            codes.NOT_IN_PACKAGE, message, place=str(adapter.place), notes=[*notes, *more]
         )  # fmt: skip
     _check_fit(adapter, found, table)
     return found
+
+
+def nothing_fits(adapter: Adapter, known: Collection[str]) -> str:
+    """What is said of an adapter none of whose modules is among those that a package exchanges."""
+    there = any(_module(c.path, known) in known for c in adapter.changes)
+    if there or len(adapter.changes) < 2:
+        return ""
+    failures = import_module("cuvilc.import.lora_failures")
+    return str(failures.nothing_attaches(adapter, "among those that the package exchanges"))
 
 
 def _check_fit(adapter: Adapter, changes: Mapping[str, ModuleChange], table: Iterable[Any]) -> None:

@@ -30,6 +30,7 @@ def report(adapter: Adapter) -> dict[str, Any]:
     steps = graph.steps(adapter)
     return {
         "name": adapter.name,
+        "format": adapter.config.get("format", "peft"),
         "path": str(adapter.place),
         "sha256": adapter.sha256,
         "r": adapter.config.get("r"),
@@ -50,6 +51,39 @@ def report(adapter: Adapter) -> dict[str, Any]:
             ],
             "edges": graph.edges(adapter),
         },
+    }  # fmt: skip
+
+
+def read_cuvla(path: Path) -> Any:
+    """What such a file says of itself. CUV611."""
+    from cuvilc.package import cuvla_read  # noqa: PLC0415
+
+    return cuvla_read.read_cuvla(path)
+
+
+def report_cuvla(shipped: Any) -> dict[str, Any]:
+    """All of it as JSON has it. `weights` of a module: their numbers in the package's table."""
+    modules: dict[str, dict[str, Any]] = {}
+    for change in shipped.changes:
+        what = ["whole"] * change.whole + ["A, B"] * (change.rank > 0)
+        what += ["gain"] * change.gain + ["bias"] * change.bias
+        for path in change.modules:
+            known = modules.setdefault(
+                path, {"path": path, "changes": [], "ranks": [], "weights": []}
+            )
+            for key, values in (
+                ("changes", what), ("ranks", [change.rank] * (change.rank > 0)),
+                ("weights", [change.site]),
+            ):  # fmt: skip
+                known[key] = list(dict.fromkeys([*known[key], *values]))
+    return {
+        "name": shipped.name, "format": "cuvla", "path": str(shipped.path),
+        "bytes": shipped.bytes, "sha256": shipped.source, "base": shipped.base,
+        "totals": {
+            "modules": len(modules), "weights": len({c.site for c in shipped.changes}),
+            "ranks": sorted({c.rank for c in shipped.changes if c.rank}),
+        },
+        "modules": list(modules.values()),
     }  # fmt: skip
 
 
@@ -109,6 +143,7 @@ def attached(
             "model": str(model),
             "attached": [_site(site) for site in sites],
             "left_over": [d.to_json() for same in problems.found.values() for d in same],
+            "nothing_attaches": [d.message for d in problems.first],
         }
 
 

@@ -19,8 +19,9 @@ from cuvilc.dialect.lora_sites import Site, Sites
 
 from .lora_base import Base
 from .lora_claims import Claim, Claims, Place, wanted
+from .lora_codes import MODULE_NOT_FOUND
 from .lora_config import ALL_LINEAR
-from .lora_failures import listed
+from .lora_failures import listed, other_model
 from .lora_index import index
 from .lora_map import AdapterMap
 from .lora_problems import Problems
@@ -62,7 +63,19 @@ def look(
     with program:
         settings.check_used(wants)
         search = Search(Claims(index(program)), settings, base)
-        return Sites(tuple(search.run(wants))), search.problems
+        sites = Sites(tuple(search.run(wants)))
+    _say_first(search, adapters, sites)
+    return sites, search.problems
+
+
+def _say_first(search: Search, adapters: Sequence[Adapter], sites: Sites) -> None:
+    """Of an adapter of which no module is in the model, that this is so."""
+    if set(search.problems.found) != {MODULE_NOT_FOUND}:
+        return
+    found = {site.module for site in sites}
+    for adapter in adapters:
+        if len(adapter.changes) > 1 and found.isdisjoint(c.path for c in adapter.changes):
+            search.problems.first.append(other_model(adapter, search.claims.modules))
 
 
 def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cuvilc.adapter import Adapter
 from cuvilc.diagnostics import Diagnostic
 
 from . import lora_codes as codes
@@ -48,12 +49,43 @@ def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool)
         notes.append(f"the model has {listed(modules)}")
     if searched:
         notes.append("no weight has the values of the base checkpoint's either")
-    wrapped = any(f".{m}".endswith(f".{want.module}.base_layer") for m in modules)
+    wrapped = any(_is_wrapped(want.module, modules))
     return Diagnostic(
         codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model", want.place,
         evidence=_tensors(want), notes=notes,
         help=_WRAPPED if wrapped else f"if it belongs to this model, {_MAP.format(want.module)}",
     )  # fmt: skip
+
+
+def nothing_attaches(adapter: Adapter, where: str) -> str:
+    """What is said first of an adapter of which none of several modules is where it should be."""
+    trained = adapter.config.get("base_model_name_or_path")
+    other = f"; it was trained on `{trained}`" if trained else ""
+    count = len(adapter.changes)
+    return f"none of the {count} modules that adapter `{adapter.name}` changes is {where}{other}"
+
+
+def other_model(adapter: Adapter, modules: Sequence[str]) -> Diagnostic:
+    """Nothing attaches: said once, before all that does not. modules: the model's."""
+    return Diagnostic(
+        codes.MODULE_NOT_FOUND, nothing_attaches(adapter, "in the model"), str(adapter.place),
+        evidence=f"the adapter has {listed(c.path for c in adapter.changes)}\n"
+        f"the model has {listed(modules) if modules else 'no names that are paths of modules'}",
+        help=_elsewhere(adapter, modules),
+    )  # fmt: skip
+
+
+def _elsewhere(adapter: Adapter, modules: Sequence[str]) -> str:
+    if not modules:
+        return "`--base-weights model.safetensors` finds weights by their values, without names"
+    if any(_is_wrapped(adapter.changes[0].path, modules)):
+        return _WRAPPED
+    return "give the model that the adapter was trained on; see `cuvilc explain CUV720`"
+
+
+def _is_wrapped(module: str, modules: Iterable[str]) -> Iterator[bool]:
+    """Of each module of the model, whether it is what PEFT's layer puts in place of this one."""
+    return (f".{m}".endswith(f".{module}.base_layer") for m in modules)
 
 
 def no_parameter(want: Wanted, path: str) -> Diagnostic:

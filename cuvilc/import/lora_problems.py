@@ -12,10 +12,11 @@ _SHOWN = 12  # of one code: a file of which all is wrong is not told line by lin
 
 @dataclass
 class Problems:
-    """`place`: the file that they are in."""
+    """`place`: the file that they are in. `first`: what is said before all of them."""
 
     place: str
     found: dict[str, list[Diagnostic]] = field(default_factory=dict)
+    first: list[Diagnostic] = field(default_factory=list)
 
     def add(self, code: str, message: str, **more: Any) -> None:
         self.put(Diagnostic(code, message, self.place, **more))
@@ -25,7 +26,7 @@ class Problems:
 
     def settle(self) -> None:
         """Raise what was found, if anything was."""
-        shown: list[Diagnostic] = []
+        shown: list[Diagnostic] = [*self.first]
         for code in sorted(self.found):
             same = self.found[code]
             if len(same) > _SHOWN:

@@ -19,19 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.adapter import Adapter, LowRank, ModuleChange
+from cuvilc.artifact import CUVLA_MAGIC
 from cuvilc.dialect import lora_values
 from cuvilc.dialect.types import to_layout
 from cuvilc.package.cuvla_pieces import Piece, merged, piece_of, separate
 from cuvilc.package.cuvla_rows import pieces_of_rows
 from cuvilc.package.plan import Adaptable, Part
 
-MAGIC = 0x5044414C49565543  # "CUVILADP"
+MAGIC = int.from_bytes(CUVLA_MAGIC, "little")
 VERSION = 1
 HEADER = Struct("<QIIQ32s32sIIII24x")
 ENTRY = Struct("<IIIIIIQQQQ")
 WHOLE, FACTORS = 0, 1
 _ALIGN = 64
-_CHECKSUM_AT = 8 + 4 + 4 + 8 + 32 + 32 + 12
+CHECKSUM_AT = 8 + 4 + 4 + 8 + 32 + 32 + 12
 
 Array = NDArray[Any]
 
@@ -190,5 +191,5 @@ class _Writer:
         checksum = adler32(head)
         for tensor in self.tensors:
             checksum = adler32(tensor, checksum)
-        head[_CHECKSUM_AT : _CHECKSUM_AT + 4] = checksum.to_bytes(4, "little")
+        head[CHECKSUM_AT : CHECKSUM_AT + 4] = checksum.to_bytes(4, "little")
         return b"".join([head, *self.tensors])

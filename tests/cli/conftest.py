@@ -24,6 +24,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test works in its own folder, and has no terminal."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_records_are_those_of_adapter_h(tmp_path: Path) -> None:
             place = struct.calcsize("<" + "".join(codes[:i]))
             checks.append(f"offsetof(cuvil_adapter_{record}, {name}) == {place}")
         assert len(codes) == len(names.split())
-    checks.append(f"offsetof(cuvil_adapter_header, checksum) == {cuvla._CHECKSUM_AT}")
+    checks.append(f"offsetof(cuvil_adapter_header, checksum) == {cuvla.CHECKSUM_AT}")
     source = tmp_path / "checks.c"
     asserts = "".join(f'_Static_assert({check}, "{check}");\n' for check in checks)
     source.write_text(f'#include <stddef.h>\n#include "{HEADER_FILE}"\n{asserts}')
