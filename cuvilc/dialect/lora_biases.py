@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from . import ir
+from .lora_added import is_bare, is_scaled, outputs_axis, products
 from .lora_packed import MOVES, known
 from .lora_sites import Site
 from .lora_values import Array
@@ -16,8 +17,9 @@ _Use = tuple[ir.Operation, int]
 
 
 def base_biases(program: ir.Program, sites: Iterable[Site]) -> tuple[tuple[str, str], ...]:
-    """(module, key among the weights) of the bias that each of these linear layers has already;
-    for weights before they become parameters. In `with program`.
+    """(module, key among the weights) of the bias that each of these linear layers has already,
+    which is zeros where it certainly has none; for weights before they become parameters. In
+    `with program`.
     """
     found = []
     for site in sites:
@@ -27,7 +29,18 @@ def base_biases(program: ir.Program, sites: Iterable[Site]) -> tuple[tuple[str, 
             part = line[site.start : site.start + site.size]
             key = ir.keep(program, np.ascontiguousarray(part), f"{site.module}.bias of the base")
             found.append((site.module, key))
+        elif line is None and _has_none(site):
+            key = f"{site.size} zeros"  # one array for all such layers
+            program.weights.setdefault(key, np.zeros(site.size, np.float32))
+            found.append((site.module, key))
     return tuple(found)
+
+
+def _has_none(site: Site) -> bool:
+    reads = [read for use in site.uses for read in products(use)]
+    return bool(reads) and all(
+        outputs_axis(read) == -1 and is_bare(read[0]) and not is_scaled(read[0]) for read in reads
+    )
 
 
 def weights_of(

@@ -13,7 +13,7 @@ from cuvilc.diagnostics import CuvilError, fail
 
 from . import ir
 from . import lora_codes as codes
-from .lora_packed import MOVES, Use, Uses, known
+from .lora_packed import Uses, known
 from .lora_sites import Site, Sites
 from .lora_values import TURNED, Array, is_turned, outputs_first, round_once
 from .op import OPS
@@ -57,7 +57,7 @@ class Parameters:
         return fail(codes.CLASHING_CHANGES, message, place=str(adapter.place))
 
     def add_bias(self, adapter: Adapter, module: str, low: LowRank) -> None:
-        """scale · the bias of B is added to the module's output, by its own bias if it has one."""
+        """scale · the bias of B is added to the module's own bias. CUV743."""
         assert low.bias is not None
         extra = float(low.scale) * low.bias.astype(np.float64).reshape(-1)
         found = self.sites.numbered(module, "bias")
@@ -67,11 +67,8 @@ class Parameters:
             names, total = self.sums[number]
             _part(site, total)[...] += extra.reshape(_part(site, total).shape)
             self.sums[number] = f"{names}+{adapter.name}", total
-        if found:
-            return
-        for number, site in self.sites.numbered(module, "weight"):
-            for use in self.uses.of[number]:
-                _add_after(self.program, site, use, extra, f"{module}.bias+{adapter.name}")
+        if not found:
+            raise no_place(module, "the program has no bias of it")
 
     def finish(self) -> None:
         for number, (names, total) in self.sums.items():
@@ -142,50 +139,3 @@ def _dequantised(program: ir.Program, value: ir.Value) -> Array | None:
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
     made: Array = declared.reference(*declared.group(wide), **ir.attrs(source))
     return made.astype(numpy_dtype(ir.type_of(value).dtype))
-
-
-def _add_after(program: ir.Program, site: Site, use: Use, extra: Array, key: str) -> None:
-    """Add `extra` to the module's outputs, after the product that the use leads to."""
-    operation, operand = use
-    while operation.name in MOVES or operation.name == "ai.lora":
-        readers = [(u.owner.operation, int(u.operand_number)) for u in operation.results[0].uses]
-        if len(readers) != 1:
-            raise no_place(site.module, "its weight is moved to several places")
-        operation, operand = readers[0]
-    result = operation.results[0]
-    t = ir.type_of(result)
-    axis = {
-        ("ai.matmul", 1): t.rank - 1, ("ai.matmul", 0): t.rank - 2, ("ai.conv", 1): 1,
-    }.get((operation.name, operand), -1)  # fmt: skip
-    whole = site.shape[site.out_axis]
-    if axis < 0 or t.shape[axis] != whole:
-        raise no_place(site.module, f"no product to add a bias to, but {operation.name}")
-    line = np.zeros(whole)
-    line[site.start : site.start + site.size] = extra
-    readers = [(u.owner.operation, int(u.operand_number)) for u in result.uses]
-    if len(readers) == 1 and _join(program, readers[0], line, axis - t.rank, key):
-        return
-    shape = [1] * (t.rank - axis)
-    shape[0] = whole
-    with ir.after(operation):
-        array = round_once(line, numpy_dtype(t.dtype)).reshape(shape)
-        made = ir.build("ai.elemwise_add", result, ir.constant(program, array, key))
-    for reader, place in readers:
-        reader.operands[place] = made
-
-
-def _join(program: ir.Program, use: Use, line: Array, axis: int, key: str) -> bool:
-    """Add the line to the constant that an addition after the product adds anyway."""
-    operation, operand = use
-    if operation.name != "ai.elemwise_add":
-        return False
-    other = operation.operands[1 - operand]
-    array = known(program, other)
-    if array is None or array.ndim < -axis or array.shape[axis] != len(line):
-        return False
-    shape = [1] * array.ndim
-    shape[axis] = len(line)
-    total = round_once(array.astype(np.float64) + line.reshape(shape), array.dtype)
-    with ir.before(operation):
-        operation.operands[1 - operand] = ir.constant(program, total, key)
-    return True

@@ -14,6 +14,7 @@ from . import lora_codes as codes
 from . import lora_failures as failures
 from .lora_base import Base, Values, holds
 from .lora_claims import Claim, Claims, Place, Wanted, find_place
+from .lora_dropped import Dropped
 from .lora_index import Reader
 from .lora_map import AdapterMap, Entry
 from .lora_merged import merged
@@ -43,17 +44,22 @@ class Search:
         self.values: Values | None = None
         self.prefixes: set[tuple[str, str]] = set()  # of the modules that are certain
         self.weights: dict[str, _Found] = {}  # module -> what was taken for its weight
+        self.dropped = Dropped(claims)
         self.taken: dict[tuple[str, ir.Operation, int], list[tuple[Wanted, Place]]] = {}
 
     def run(self, wants: Sequence[Wanted]) -> list[Site]:
-        """The sites that are found, in the order of `wants`; what is not found is in `problems`."""
+        """The sites that are found, in the order of `wants`; what is not found is in `problems`.
+
+        The program gets biases of zeros that an adapter brings and its graph lacks.
+        """
         for want in wants:
             options = self._options(want)
             if options and len(_best(options)) == 1 and options[0].fits:
                 self.prefixes.add((options[0].relation.dropped, options[0].relation.added))
         # Weights before biases: a bias may be known by its module's weight alone.
         order = sorted(range(len(wants)), key=lambda i: wants[i].parameter != "weight")
-        found = {i: self._sites(wants[i], self._find(wants[i])) for i in order}
+        found = {i: self._sites(wants[i], self._find(i, wants[i])) for i in order}
+        found |= self.dropped.insert()
         base = self.base
         attached = bool(wants) and not self.problems.found
         if base and attached and not any(base.find(want) for want in wants):
@@ -80,8 +86,10 @@ class Search:
             options.append(option)
         return sorted(options, key=lambda o: (not o.fits, o.relation.order))
 
-    def _find(self, want: Wanted) -> _Found:
-        """The claims that are believed; nothing where that is an error, which is then noted."""
+    def _find(self, number: int, want: Wanted) -> _Found:
+        """The claims that are believed; nothing where that is an error, which is then noted, or a
+        bias that is to be added.
+        """
         entry = self.settings.get(want)
         if entry is not None:
             return self._mapped(want, entry)
@@ -97,7 +105,7 @@ class Search:
             why = f"{len(best)} modules of the model end so"
             self.problems.put(failures.ambiguous(want, why, claims))
             return []
-        return self._otherwise(want, options)
+        return self._otherwise(number, want, options)
 
     def _by_values(self, want: Wanted, best: list[Option]) -> list[Option]:
         """Those of several options whose values are the checkpoint's; all where none are."""
@@ -175,8 +183,8 @@ class Search:
             return f"outputs {start} to {start + size} of {whole} for the adapter's {n}"
         return Place(reader.axis, start, size)
 
-    def _otherwise(self, want: Wanted, options: list[Option]) -> _Found:
-        """By the module's weight, or by values; else what is wrong."""
+    def _otherwise(self, number: int, want: Wanted, options: list[Option]) -> _Found:
+        """By the module's weight, or by values; a bias to be added; else what is wrong."""
         noted = len(self.problems.found)
         found = self._beside_weight(want) or self._with_values(want) or self._merged(want)
         if found or len(self.problems.found) > noted:
@@ -185,8 +193,8 @@ class Search:
         disowned = self.claims.disowned_by(want)
         if misfits:
             self.problems.put(failures.misfit(want, misfits))
-        elif want.optional and want.module in self.weights:
-            return []
+        elif (want.optional or not disowned) and self._dropped(number, want):
+            pass
         elif disowned:
             scope = disowned[0].reader.scope
             why = f"its weight is used in `{scope}` only"
@@ -201,6 +209,15 @@ class Search:
             near = [] if many else get_close_matches(want.module, modules, 3, 0.4)
             self.problems.put(failures.not_found(want, modules, near, searched))
         return []
+
+    def _dropped(self, number: int, want: Wanted) -> bool:
+        """Whether it is a bias that the graph lacks; it is noted if two claim one."""
+        tensor = self._tensor(want)
+        weights = self.weights.get(want.module, [])
+        if not self.dropped.put(number, want, weights, tensor[1] if tensor else None):
+            return False
+        self._taken_by_other(want, self.dropped.wanted[number][1], added=True)
+        return True
 
     def _beside_weight(self, want: Wanted) -> _Found:
         """The bias that is added to the product of the module's weight."""
@@ -337,9 +354,10 @@ class Search:
                 return other
         return None
 
-    def _taken_by_other(self, want: Wanted, found: _Found) -> bool:
+    def _taken_by_other(self, want: Wanted, found: _Found, added: bool = False) -> bool:
+        """Whether another parameter has the place already. added: a bias to weights `found`."""
         for claim, at in found:
-            operation, operand = claim.reader.use
+            operation, operand = (claim.reader.consumer, -1) if added else claim.reader.use
             takers = self.taken.setdefault((want.adapter, operation, operand), [])
             for other, there in takers:
                 apart = at.start + at.size <= there.start or there.start + there.size <= at.start

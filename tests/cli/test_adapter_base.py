@@ -97,7 +97,7 @@ def narrow(folder: Path) -> list[str]:
 def bias(folder: Path) -> list[str]:
     made(folder)
     values = files.pair("l.0.q_proj")
-    values[f"{files.PREFIX}l.0.q_proj.bias"] = np.ones(4, np.float32)
+    values[f"{files.PREFIX}l.0.q_proj.bias"] = np.ones(5, np.float32)  # of 4 outputs
     files.write(folder / "sql", values, bias="lora_only")
     return []
 

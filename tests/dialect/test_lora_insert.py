@@ -120,18 +120,22 @@ def test_semantics_keep_the_scale_apart() -> None:
         assert ir.attrs(lora)["apart"] and ir.source_name(lora) == "q"
 
 
-@pytest.mark.parametrize("there", ["site", "unfound", "absent"])
-def test_bias_of_b(there: str) -> None:
-    """Into the module's bias, found or not, or added where it has none."""
-    program, w = layer(bias=there != "absent")
-    bias = program.weights.get("w2", np.zeros(N))
-    if there != "absent":
-        bias = program.weights[next(k for k, a in program.weights.items() if a.ndim == 1)]
-    sites = [site(program)] + ([site(program, "bias")] if there == "site" else [])
+def test_bias_of_b() -> None:
+    program, w = layer(bias=True)
+    bias = program.weights[next(k for k, a in program.weights.items() if a.ndim == 1)]
     low = low_rank(bias=values(N, seed=5))
-    insert(program, Sites(tuple(sites)), [adapter(ModuleChange("q", "linear", low))])
+    change = adapter(ModuleChange("q", "linear", low))
+    insert(program, Sites((site(program), site(program, "bias"))), [change])
     assert names(program).count("add") == 1
     close(run(program), relu(X @ (w + delta(low).T) + bias + 0.5 * low.bias))
+
+
+def test_bias_of_b_without_a_place() -> None:
+    program, _ = layer()
+    change = ModuleChange("q", "linear", low_rank(bias=values(N, seed=5)))
+    with pytest.raises(CuvilError) as caught:
+        insert(program, Sites((site(program),)), [adapter(change)])
+    assert code(caught) == "CUV743"
 
 
 @pytest.mark.parametrize("conv1d", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,18 +322,6 @@ def test_all_sites(tmp_path: Path) -> None:
     ):
         with pytest.raises(CuvilError, match=f"CUV744.*{said}"):
             attach.all_sites(made, pattern)
-
-
-def test_a_bias_of_b_needs_no_bias_of_the_base(tmp_path: Path) -> None:
-    """It is added to the output then; where there is one, to that."""
-    plain = linear("fc", 5, 3)
-    assert plain.low_rank is not None
-    change = replace(plain, low_rank=replace(plain.low_rank, bias=np.ones(5, np.float32)))
-    assert [s.parameter for s in found(product(tmp_path, "fc.weight"), change)] == ["weight"]
-    nodes = [node("Gemm", "x fc.weight fc.bias", "y")]
-    weights = {"fc.weight": values(3, 5), "fc.bias": values(5)}
-    made = program(tmp_path, nodes, weights, {"x": ["b", 3]})
-    assert [s.parameter for s in found(made, change)] == ["weight", "bias"]
 
 
 def test_a_use_that_does_not_tell_the_orientation(tmp_path: Path) -> None:

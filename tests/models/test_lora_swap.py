@@ -21,16 +21,13 @@ pytest.importorskip("transformers")
 from tests.models import lora_models
 from tests.models.test_lora_fold import CASES
 
-# A bias of B needs a bias that is there to be exchanged.
-_NO_PLACE = {("llama", "lora bias")}
-
 
 class Swapped:
     """A package with all adapters of a model's cases but the last; what each should give."""
 
     def __init__(self, name: str, folder: Path, dynamo: bool) -> None:
         self.name, self.folder = name, folder
-        cases = [(c, o) for n, c, o in CASES if n == name and (n, c) not in _NO_PLACE]
+        cases = [(c, o) for n, c, o in CASES if n == name]
         self.truth = lora_models.prepared(name, folder, dynamo, cases)
         # What a package is not told of: biases, and modules that are saved whole.
         self.later = next(c for c, o in reversed(cases) if not {"bias", "modules_to_save"} & set(o))
