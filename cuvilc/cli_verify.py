@@ -102,7 +102,7 @@ def _compared(
     metadata = read_package(package).metadata
     check_sizes(sizes, input_symbols(metadata))
     if against is not None:
-        _check_adapters(metadata, against, adapted is not None)
+        _check_adapters(package, metadata, against, adapted)
     result = checks.verify_package(package)
     if against is not None:
         if adapted is None:
@@ -120,17 +120,33 @@ def _compared(
     return result
 
 
-def _check_adapters(metadata: Metadata, against: Path, given: bool) -> None:
-    """Folded adapters, and they alone, are named for a comparison with their base. CUV901."""
-    folded = [a["name"] for a in metadata.get("adapters", ()) if a["mode"] == "fold"]
-    names = ", ".join(folded)
-    if folded and not given:
+def _check_adapters(package: Path, metadata: Metadata, against: Path, adapted: Any) -> None:
+    """Folded adapters, and they alone, are named for a comparison with their base. CUV901, CUV745
+    and what reading an adapter says. adapted: the request that names them, or None.
+    """
+    folded = [a for a in metadata.get("adapters", ()) if a["mode"] == "fold"]
+    names = ", ".join(a["name"] for a in folded)
+    if folded and adapted is None:
         message = f"{names} is folded into this package, and not into {against}"
         raise fail(BAD_OPTION, message, help="name the same adapters by --adapter")
-    if given and not folded:
+    if adapted is not None and not folded:
         raise fail(
             BAD_OPTION, "no adapter is folded into this package: it computes what its base does",
             help="leave --adapter out; in a package for swap or batch, adapters wait for a call",
+        )  # fmt: skip
+    if adapted is None:
+        return
+    from cuvilc import driver_lora  # noqa: PLC0415
+    from cuvilc.dialect.lora_codes import OTHER_ADAPTER  # noqa: PLC0415
+
+    given = driver_lora.read(adapted.adapters)
+    if sorted(a["sha256"] for a in folded) != sorted(a.sha256 for a in given):
+        lines = [f"folded  {a['sha256']}  {a['name']}" for a in folded]
+        lines += [f"named   {a.sha256}  {a.name} ({a.place})" for a in given]
+        raise fail(
+            OTHER_ADAPTER, "other adapters are folded into this package than were named",
+            place=str(package), evidence="\n".join(lines),
+            help="name the folded ones by --adapter, or build the package with these",
         )  # fmt: skip
 
 

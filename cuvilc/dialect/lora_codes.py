@@ -1,4 +1,4 @@
-"""The diagnostics of adapters in a program: CUV740 to CUV744."""
+"""The diagnostics of adapters in a program and a package: from CUV740, and from CUV760."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ different ones in one batch. The message says why this mode is not possible here
 Next step: `cuvilc build MODEL --adapter DIR --dry-run` compares the modes.
 """,
     exit_code=2,
+)
+
+OTHER_ADAPTER = define(
+    "CUV745",
+    "other adapters are folded into the package than were named",
+    """\
+`cuvilc verify PKG --against MODEL --adapter DIR` compares a folded package with the base model and
+the adapters that were folded into it. The package remembers them by the SHA-256 of their tensors,
+and what was named has others: a later checkpoint of the same training, another adapter, or not all
+of several.
+
+Next step: name the adapters that the message lists by `--adapter`; or, where the new ones are
+meant, build the package again: `cuvilc build MODEL --adapter DIR`.
+""",
 )
 
 NOT_EXCHANGEABLE = define(

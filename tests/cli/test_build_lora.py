@@ -66,7 +66,18 @@ def test_verify_against_base_and_adapter(cuvilc: Cuvilc, folder: Path) -> None:
     cuvilc.ok("build", "model.onnx", "--adapter", "sql", "-o", "one.cuvil", *NULL)
     against = ("verify", "one.cuvil", "--against", "model.onnx")
     cuvilc.ok(*against, "--adapter", "sql", "--dim", "b=3")
-    assert cuvilc(*against, "--adapter", "chat").code == 1  # another adapter
+    for named in (["chat"], ["sql", "chat"]):
+        other = cuvilc(*against, *(word for name in named for word in ("--adapter", name)))
+        assert (other.code, other.out) == (1, "")
+    check_golden("verify-other-adapter", f"{other.err}exit code 1\n", folder)
+    config = folder / "sql" / "adapter_config.json"
+    text = config.read_text()
+    config.write_text(text.replace('"lora_alpha": 4', '"lora_alpha": 40'))
+    assert "out of tolerance" in cuvilc(*against, "--adapter", "sql").err  # its tensors, scaled
+    config.write_text(text)
+    (folder / "sql").rename(folder / "moved")
+    cuvilc.ok(*against, "--adapter", "moved:other")  # the same under another name
+    (folder / "moved").rename(folder / "sql")
     assert cuvilc("verify", "one.cuvil", "--adapter", "sql").code == 2  # of which base?
     bare = cuvilc(*against)
     assert bare.code == 2 and "sql is folded into this package" in bare.err
