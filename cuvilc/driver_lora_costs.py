@@ -19,6 +19,10 @@ from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
 # ranks take longer in proportion; a part of it, reading and writing, low ones take too.
 SWAP_BYTES_PER_SECOND = 5.9e9
 SWAP_RANK = 16
+# What a swap takes however little changes: the call, the list of adapters, waking threads, the flip.
+# `benchmarks/lora.py --workloads swap --quick --peers swaps` has 4 weights of 64 × 64, 66 kB, in
+# 8.6 µs; one weight of 32 × 32 takes 5.4 µs, 8 of them 6.6 (2026-11-30, the same kind of core).
+SWAP_LEAST_SECONDS = 5e-6
 SHADOWS = 2  # copies of the changed weights: one is read while the other is made
 # What one core of such a server reaches in float32 products, for the time of a row.
 FLOPS_PER_SECOND = 5e10
@@ -38,7 +42,8 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     base = _row_flops(program)
     extra = max((sum(map(_work, a.changes)) for a in attached.adapters), default=0)
     rank = max((r.rank for r in low), default=SWAP_RANK)
-    seconds = changed / SWAP_BYTES_PER_SECOND * max(rank / SWAP_RANK, 0.5)
+    work = changed / SWAP_BYTES_PER_SECOND * max(rank / SWAP_RANK, 0.5)
+    seconds = SWAP_LEAST_SECONDS + work
     overhead = extra / base if base else 0.0
     row_seconds = extra / FLOPS_PER_SECOND
     own, apart = factors + whole, factors + sum(map(_replaced_bytes, changes))

@@ -120,6 +120,7 @@ def test_dry_run_compares_the_modes(cuvilc: Cuvilc, folder: Path) -> None:
     batch, swap = lora["modes"]["batch"], lora["modes"]["swap"]
     assert batch["row_flops"] == 2 * elements and batch["package_bytes"] == 2 * 4 * elements
     assert swap["memory_bytes"] == 2 * 4 * elements + 2 * 4 * K * N and swap["row_flops"] == 0
+    assert 0.005 <= swap["swap_ms"] < 0.01  # of a few bytes: what every swap takes
     assert lora["recommended"] == "swap"  # 2.3 times the base's work would be much for a batch
 
 
