@@ -118,7 +118,7 @@ def _laid(site: Site, change: ModuleChange, array: Array) -> Array:
     shape = tuple(site.size if j == site.out_axis else d for j, d in enumerate(site.shape))
     laid = array
     if site.parameter == "weight" and array.ndim == len(shape):
-        first = outputs_first(array, site.kind, change.fan_in_fan_out)
+        first = outputs_first(array, site.kind, site.size, change.fan_in_fan_out)
         laid = np.moveaxis(first, 0, site.out_axis)
     if [d for d in laid.shape if d != 1] != [d for d in shape if d != 1]:
         sizes = f"{list(array.shape)} of the adapter's, {list(shape)} of the program's"

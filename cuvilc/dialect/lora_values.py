@@ -44,13 +44,17 @@ def is_turned(saved: Array, base: Array) -> bool:
     return scale > 0 and turned > max(0.5 * scale, straight + 0.25 * scale)
 
 
-def outputs_first(weight: Array, kind: str, fan_in_fan_out: bool) -> Array:
+def outputs_first(weight: Array, kind: str, outputs: int, fan_in_fan_out: bool) -> Array:
     """A weight that an adapter brings whole, as its module has it, with its outputs along axis 0.
 
     kind: that of the module: an embedding's table is [V, D]; a linear layer's [N, K], or [K, N] of
-    GPT-2's Conv1D (`fan_in_fan_out`); all others have their outputs first.
+    GPT-2's Conv1D; all others have their outputs first. outputs: N, which tells those two apart;
+    of a square weight `fan_in_fan_out` does.
     """
-    turned = kind == "embedding" or (kind == "linear" and fan_in_fan_out)
+    turned = kind == "embedding"
+    if kind == "linear" and weight.ndim == 2:
+        square = weight.shape[0] == weight.shape[1]
+        turned = fan_in_fan_out if square else weight.shape[0] != outputs
     return np.moveaxis(weight, -1, 0) if turned else weight
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from cuvilc.adapter import Array
 from cuvilc.diagnostics import fail
+from cuvilc.dialect.lora_values import outputs_first
 
 from . import lora_codes as codes
 from .lora_claims import Place, Wanted
@@ -59,18 +60,6 @@ def _end(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def as_outputs(want: Wanted, kind: str, tensor: Array) -> Array:
-    """A checkpoint's tensor as [N, ...], outputs first; `kind` is that of its use.
-
-    Of a linear layer's factors the sizes tell first: whether a layer is GPT-2's Conv1D, [K, N], the
-    configuration says for all alike. A square one is as it says.
-    """
-    turned = want.change.fan_in_fan_out
-    if want.kind == kind == "linear" and tensor.ndim == 2 and tensor.shape[0] != tensor.shape[1]:
-        turned = tensor.shape == want.matrix[::-1]
-    return tensor.T if kind == "embedding" or (turned and kind == "linear") else tensor
-
-
 def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
           tensor: Array) -> bool | None:  # fmt: skip
     """Whether that part of a weight has a checkpoint's values; None where it is quantised."""
@@ -78,7 +67,8 @@ def holds(index: Index, want: Wanted, weight: Weight, reader: Reader, at: Place,
     if array is None:
         return None
     rows = np.moveaxis(array, at.axis, 0)[at.start : at.start + at.size]
-    return equals(rows, as_outputs(want, reader.kind, tensor))
+    turned = want.change.fan_in_fan_out
+    return equals(rows, outputs_first(tensor, reader.kind, at.size, turned))
 
 
 def equals(rows: Array, tensor: Array) -> bool:
@@ -134,8 +124,7 @@ class Values:
             return []
         kinds = [want.kind] if want.kind else sorted({r.kind for _, r, _ in self.every})
         found = []
-        for kind in kinds:
-            rows = as_outputs(want, kind, tensor)
+        for kind, rows in [(k, rows) for k in kinds for rows in _laid(want, k, tensor)]:
             keys = {
                 _key(kind, rows, dtype, via) for dtype in self.dtypes for via in _roundings(dtype)
             }  # fmt: skip
@@ -148,10 +137,17 @@ class Values:
         for weight, reader, mine in self.every:
             if want.kind and reader.kind != want.kind:
                 continue
-            rows = as_outputs(want, reader.kind, tensor)
-            start = _starts(mine, rows)
-            if start is not None:
-                yield weight, reader, Place(reader.axis, start, len(rows))
+            for rows in _laid(want, reader.kind, tensor):
+                start = _starts(mine, rows)
+                if start is not None:
+                    yield weight, reader, Place(reader.axis, start, len(rows))
+
+
+def _laid(want: Wanted, kind: str, tensor: Array) -> Iterator[Array]:
+    """The tensor with its outputs first; in both ways where it may be a Linear's or a Conv1D's."""
+    for shape in want.matrices if kind == "linear" else (want.shape,):
+        outputs = shape[0] if shape else 1
+        yield outputs_first(tensor, kind, outputs, want.change.fan_in_fan_out)
 
 
 def _key(kind: str, rows: Array, dtype: Any, via: Any = None) -> tuple[Any, ...]:

@@ -44,10 +44,12 @@ class Wanted:
         return f"{self.module}.{self.parameter}" if self.module else self.parameter
 
     @property
-    def matrix(self) -> Shape:
-        """The shape as outputs by inputs: a replaced weight of GPT-2's Conv1D is [K, N]."""
-        turned = self.change.fan_in_fan_out and not self.kind and len(self.shape) == 2
-        return self.shape[::-1] if turned else self.shape
+    def matrices(self) -> tuple[Shape, ...]:
+        """What the shape may be as outputs by inputs: a weight that is brought whole may be [K, N],
+        as GPT-2's Conv1D has it.
+        """
+        whole = not self.kind and len(self.shape) == 2
+        return tuple(dict.fromkeys((self.shape, self.shape[::-1]))) if whole else (self.shape,)
 
 
 def wanted(adapters: Sequence[Adapter]) -> Iterator[Wanted]:
@@ -282,18 +284,19 @@ def _use(reader: Reader) -> str:
 
 def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
     """Of two sizes: the axis of outputs is what the operator says, else what the sizes do."""
-    n, k = want.matrix
+    n, k = want.shape
     if reader.role == PACKED:  # [N, K · bits / 8] bytes
         inputs = weight.shape[1] * 8 // ir.attrs(reader.consumer)["bits"]
-        if (weight.shape[0], inputs) == (n, k):
-            return Place(0, 0, n)
+        if (weight.shape[0], inputs) in want.matrices:
+            return Place(0, 0, weight.shape[0])
         return f"it has {weight.shape[0]} outputs of {inputs} inputs, the adapter's {n} of {k}"
     if reader.axis < 0 and n == k:
         return f"{_use(reader)} does not tell which axis of {list(weight.shape)} holds the outputs"
-    axes = [reader.axis] if reader.axis >= 0 else [0, 1]
-    for axis in axes if len(weight.shape) == 2 else ():
-        if (weight.shape[axis], weight.shape[1 - axis]) == (n, k):
-            return Place(axis, 0, n)
+    certain = reader.axis >= 0
+    for axis in [reader.axis] if certain else [0, 1] if len(weight.shape) == 2 else ():
+        sizes = (weight.shape[axis], weight.shape[1 - axis])
+        if sizes in (want.matrices if certain else (want.shape,)):
+            return Place(axis, 0, sizes[0])
     spelled = f"{list(weight.shape)}"
     if reader.axis >= 0 and len(weight.shape) == 2:
         spelled = f"{weight.shape[reader.axis]} outputs of {weight.shape[1 - reader.axis]} inputs"

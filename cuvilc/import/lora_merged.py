@@ -30,7 +30,7 @@ def merged(claims: Claims, want: Wanted) -> list[tuple[Claim, Place]]:
     if prefix or held not in _OPERANDS or want.kind != "linear" or want.parameter != "weight":
         return []
     role = _OPERANDS.index(held)
-    n, k = want.matrix
+    n, k = want.shape
     found = []
     for weight in claims.index.weights:
         for reader in weight.readers:

@@ -172,15 +172,16 @@ class Search:
     def _part(self, want: Wanted, claim: Claim, entry: Entry) -> Place | str:
         assert entry.outputs is not None
         reader, shape = claim.reader, claim.weight.shape
-        (start, size), n = entry.outputs, want.matrix[0]
+        start, size = entry.outputs
+        matrix = next((m for m in want.matrices if m[0] == size), want.shape)
         if want.kind and reader.kind != want.kind:
             return f"it is used as {reader.kind or 'something else'}, the adapter's is {want.kind}"
         others = [d for i, d in enumerate(shape) if i != reader.axis]
-        if reader.axis < 0 or others != list(want.matrix[1:]):
-            return f"{list(shape)} against the adapter's {list(want.matrix)}"
-        if size != n or start + size > shape[reader.axis]:
+        if reader.axis < 0 or others != list(matrix[1:]):
+            return f"{list(shape)} against the adapter's {list(want.shape)}"
+        if size != matrix[0] or start + size > shape[reader.axis]:
             whole = shape[reader.axis]
-            return f"outputs {start} to {start + size} of {whole} for the adapter's {n}"
+            return f"outputs {start} to {start + size} of {whole} for the adapter's {matrix[0]}"
         return Place(reader.axis, start, size)
 
     def _otherwise(self, number: int, want: Wanted, options: list[Option]) -> _Found:

@@ -19,7 +19,7 @@ def misfit(change: ModuleChange, part: Part, site: Adaptable) -> str:
     """Why the change cannot be made to this part of a weight; "" if it can."""
     replaced, low = change.replaced.get(part.parameter), change.low_rank
     if replaced is not None:
-        wrong = _replaced(replaced.shape, change.fan_in_fan_out, part, site)
+        wrong = _replaced(replaced.shape, part, site)
         if wrong:
             return wrong
     if low is None or (part.parameter == "bias" and low.bias is None):
@@ -41,13 +41,17 @@ def _factors(kind: str, low: LowRank, part: Part, site: Adaptable) -> str:
     return f"it has {part.size} outputs of {list(whole)}, the adapter's has {n} of {list(inputs)}"
 
 
-def _replaced(shape: tuple[int, ...], turned: bool, part: Part, site: Adaptable) -> str:
-    """As find_place has it: axes of size 1 do not count; torch's axes are in another order."""
+def _replaced(shape: tuple[int, ...], part: Part, site: Adaptable) -> str:
+    """As find_place has it: axes of size 1 do not count; torch's axes are in another order, those
+    of GPT-2's Conv1D in that of a product.
+    """
     line = [part.size if i == site.out_axis else d for i, d in enumerate(site.shape)]
     wanted = line
     if part.parameter == "weight" and part.kind and part.kind != "embedding":
         inputs = line[: site.out_axis] + line[site.out_axis + 1 :]
-        wanted = [*inputs, part.size] if turned else [part.size, *inputs]
+        wanted = [part.size, *inputs]
+        if part.kind == "linear" and list(shape) == [*inputs, part.size]:
+            return ""
     if [d for d in shape if d != 1] == [d for d in wanted if d != 1]:
         return ""
     return f"{list(shape)} against the package's {wanted}"

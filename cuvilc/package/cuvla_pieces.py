@@ -131,7 +131,9 @@ def merged(
         if part.parameter in change.replaced:
             value = np.asarray(change.replaced[part.parameter])
             if part.parameter == "weight":
-                value = lora_values.outputs_first(value, part.kind, change.fan_in_fan_out)
+                value = lora_values.outputs_first(
+                    value, part.kind, part.size, change.fan_in_fan_out
+                )
             value = value.reshape(line[span].shape)
             if part.kind == "linear" and lora_values.is_turned(value, line[span]):
                 raise fail(NO_PLACE, f"`{part.module}`: {lora_values.TURNED}")

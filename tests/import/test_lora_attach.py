@@ -16,6 +16,7 @@ from .lora_graphs import (
     adapter,
     array,
     attach,
+    checkpoint,
     consumers,
     convolution,
     embedding,
@@ -274,12 +275,25 @@ def test_convolutions_and_replaced_parameters(tmp_path: Path) -> None:
 
 
 def test_a_replaced_weight_may_stand_transposed(tmp_path: Path) -> None:
-    """[N, K] in the adapter, [K, N] in the model, and GPT-2's own [K, N]."""
+    """[N, K] in the adapter, [K, N] in the model, and GPT-2's own [K, N], whatever it says."""
     made = product(tmp_path, "onnx::MatMul_1", "/head/MatMul", n=5, k=3)
     site = one(made, ModuleChange("head", replaced={"weight": values(5, 3)}))
     assert (site.kind, site.out_axis) == ("linear", 1)
-    own = ModuleChange("head", replaced={"weight": values(3, 5)}, fan_in_fan_out=True)
-    assert one(made, own).out_axis == 1
+    for said in (True, False):
+        own = ModuleChange("head", replaced={"weight": values(3, 5)}, fan_in_fan_out=said)
+        assert one(made, own).out_axis == 1
+        base = checkpoint(tmp_path, {"head.weight": values(3, 5)})  # as `product` has it
+        assert one(made, own, base_weights=base).size == 5
+    wrong = ModuleChange("head", replaced={"weight": values(3, 4)})
+    assert refused(made, wrong).code == "CUV722"
+
+
+def test_a_turned_weight_is_found_by_its_values(tmp_path: Path) -> None:
+    made = product(tmp_path, "onnx::MatMul_1", n=5, k=3)
+    base = checkpoint(tmp_path, {"h.c_fc.weight": values(3, 5)})
+    own = ModuleChange("h.c_fc", replaced={"weight": values(3, 5, seed=4)})
+    site = one(made, own, base_weights=base)
+    assert (site.kind, site.out_axis, site.size) == ("linear", 1, 5)
 
 
 def test_two_adapters_may_change_one_module(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt2", "r4", {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True}),
     ("gpt2", "r64", {"r": 64, "target_modules": ["c_attn", "c_proj", "c_fc"],
                      "fan_in_fan_out": True, "use_rslora": True}),
+    ("gpt2", "saved", {"target_modules": ["c_attn"], "modules_to_save": ["c_fc"],
+                       "fan_in_fan_out": True}),
     ("gpt2", "dora", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True} | DORA),
     ("gpt2", "tied table", {"r": 4, "target_modules": ["wte"], "merges": False}),
     ("llama", "r8", {"r": 8, "target_modules": LINEAR, "lora_alpha": 32}),
