@@ -140,7 +140,9 @@ them, and the package's fingerprint (`cuvilc inspect PKG` shows it). This file i
 cut short or changed, carries another fingerprint, or has the name of one that is loaded already; or
 an adapter is to be unloaded that is in use.
 
-Next step: `cuvilc adapter build ADAPTER --base PKG` makes one for this package.
+Next step: `cuvilc adapter inspect FILE.cuvla --base PKG` says which of these it is;
+`cuvilc adapter build ADAPTER --base PKG` makes one for this package. Load a second adapter of one
+name under another: `model.load_adapter("FILE.cuvla", "NAME")`.
 """,
 )
 
@@ -151,8 +153,10 @@ NO_ADAPTER = define(
 No adapter of this name is loaded (the message lists those that are), or the package takes none:
 only packages built with `--lora swap` or `--lora batch` do.
 
-Next step: load it first (`model.load_adapter`, `cuvil_load_adapter`), or build the package with
-`--adapter` and `--lora swap`.
+Next step: load it first (`model.load_adapter` and `cuvil_load_adapter` take a .cuvla file, which
+`cuvilc adapter build ADAPTER --base PKG` makes), or build the package with `--adapter` and `--lora
+swap`. `cuvilc inspect PKG` shows which adapters are in a package, and the mode that it was built
+for.
 """,
     exit_code=2,
 )

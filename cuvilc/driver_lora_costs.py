@@ -19,7 +19,7 @@ from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
 # ranks take longer in proportion; a part of it, reading and writing, low ones take too.
 SWAP_BYTES_PER_SECOND = 5.9e9
 SWAP_RANK = 16
-# What a swap takes however little changes: the call, the list of adapters, waking threads, the flip.
+# What a swap takes however little changes: the call, the lookup, waking threads, the flip.
 # `benchmarks/lora.py --workloads swap --quick --peers swaps` has 4 weights of 64 × 64, 66 kB, in
 # 8.6 µs; one weight of 32 × 32 takes 5.4 µs, 8 of them 6.6 (2026-11-30, the same kind of core).
 SWAP_LEAST_SECONDS = 5e-6

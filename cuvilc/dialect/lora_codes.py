@@ -12,8 +12,8 @@ DoRA scales the rows of a weight to a learned length, and that length depends on
 weight already. With two adapters on one weight, of which one is DoRA, the result depends on their
 order, and no order is the right one.
 
-Next step: build a package for each of them, or fold one and keep the other out; `cuvilc adapter
-inspect` shows which modules they share.
+Next step: build a package for each of them, or one with `--lora swap` or `--lora batch`, which keep
+them apart; `cuvilc adapter inspect` shows which modules they share.
 """,
 )
 
@@ -33,10 +33,11 @@ CLASHING_CHANGES = define(
     "CUV742",
     "two adapters replace the same parameter",
     """\
-modules_to_save and trained biases replace a parameter as a whole. Two adapters in one package that
-bring different values for it cannot both be folded.
+`modules_to_save` and trained biases replace a parameter as a whole: a classifier, say, takes the
+place of the base's. Two adapters that bring different values for it cannot both be folded.
 
-Next step: build a package for each of them.
+Next step: build a package for each of them, or one with `--lora swap` or `--lora batch`, where each
+has its own.
 """,
 )
 
@@ -44,12 +45,14 @@ NO_PLACE = define(
     "CUV743",
     "the program has no place for this part of an adapter",
     """\
-The parameter was found, but the graph around it leaves no room for the change: for example a bias
-of B (`lora_bias`) on a weight whose product could not be found, or a replaced parameter whose sizes
-are not those of the program's.
+The parameter was found, but the graph around it leaves no room for the change. With `--lora batch`:
+where the module computes, rows are not those of the batch (axis 0 of the first input), so that
+nothing tells whose adapter a row has. Otherwise: a bias of B (`lora_bias`) on a weight whose
+product could not be found, or a replaced parameter whose sizes are not those of the program's.
 
-Next step: the message names the module and the operation. Exporting the model again without graph
-optimisations usually helps.
+Next step: the message names the module and the operation. Of `--lora batch`: build with `--lora
+swap` or `fold`, or export the model with an open batch axis that goes through all layers. Else
+export it again without graph optimisations (`torch.onnx.export(…, optimize=False)`).
 """,
 )
 
@@ -59,9 +62,14 @@ NO_SUCH_MODE = define(
     """\
 `--lora` says what becomes of adapters: `fold` merges them into the weights, which costs nothing
 when the model runs; `swap` keeps them apart, to be exchanged in milliseconds; `batch` serves
-different ones in one batch. The message says why this mode is not possible here.
+different ones in one batch. The message says why this does not go here: a mode that there is not,
+an option that says nothing in this mode, two adapters of one name, or a part of the model or the
+adapter that the mode does not take. `fold` takes every kind of change, `swap` those of weights that
+are not quantised, `batch` those that a row can have for itself: factors of linear layers and
+embeddings, and biases.
 
-Next step: `cuvilc build MODEL --adapter DIR --dry-run` compares the modes.
+Next step: do what the message's help says; `cuvilc build MODEL --adapter DIR --dry-run` compares
+the modes.
 """,
     exit_code=2,
 )
@@ -88,8 +96,8 @@ NOT_EXCHANGEABLE = define(
 adapter can be put in their place while the package is loaded. This one is not there as such: it is
 quantised (its numbers and its scales would both change), or computed from others.
 
-Next step: build with `--lora fold`, which changes such weights too, or leave the module out with
-`--lora-modules`.
+Next step: build with `--lora fold`, which changes such weights too; or build from the model before
+it was quantised; or, for adapters that come later, leave the module out with `--lora-modules`.
 """,
 )
 
@@ -103,8 +111,9 @@ A package built with `--lora swap` or `--lora batch` has a list of weights that 
 only where the build named no adapter. This adapter changes others too, and nothing of an adapter
 is left out silently.
 
-Next step: build the package again, with this adapter among its `--adapter`s or with
-`--lora-modules` that names the module.
+Next step: `cuvilc adapter inspect ADAPTER --base PKG` shows all that fits and all that does not.
+Where the package is of the right model, build it again, with this adapter among its `--adapter`s or
+with `--lora-modules` that names the module.
 """,
 )
 
@@ -115,6 +124,7 @@ TAKES_NO_ADAPTERS = define(
 It was built without `--lora swap` and `--lora batch`, so its weights are packed and fused where no
 adapter can reach them.
 
-Next step: build it with one of them, or fold the adapter in: `cuvilc build MODEL --adapter DIR`.
+Next step: build it with one of them (`cuvilc build MODEL.onnx --lora swap` needs no adapter yet),
+or fold the adapter in: `cuvilc build MODEL.onnx --adapter DIR`.
 """,
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuvilc.adapter import Adapter
+from cuvilc.artifact import is_cuvla
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 from . import lora_codes as codes
@@ -36,6 +37,12 @@ def read_adapters(path: str | Path, name: str | None = None) -> tuple[Adapter, .
         return (lora_peft.read(place.parent, name or _name(place.parent)),)
     if place.suffix in _PICKLES:
         raise fail(codes.PICKLED, "the adapter's tensors are pickled", place=str(place))
+    if is_cuvla(place):
+        raise fail(
+            codes.NOT_AN_ADAPTER, "this is a .cuvla file, which was built for a package already",
+            place=str(place),
+            help='`model.load_adapter("FILE.cuvla")` loads it; here, name what it was built from',
+        )  # fmt: skip
     return _of_file(place, name)
 
 

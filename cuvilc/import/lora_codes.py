@@ -15,7 +15,11 @@ An adapter is one of these:
 - a `.safetensors` file of kohya's or of diffusers' (`lora_unet_….lora_down.weight`,
   `unet.….lora_A.weight`).
 
-Next step: compare the path with what the message found there.
+A `.cuvla` file is what `cuvilc adapter build` made of one for a package, and is loaded there:
+`model.load_adapter("FILE.cuvla")`; `cuvilc adapter inspect FILE.cuvla` says what it is.
+
+Next step: compare the path with what the message found there. In PEFT, `model.save_pretrained(DIR)`
+writes such a folder; a training run's checkpoints are such folders too.
 """,
 )
 
@@ -76,7 +80,8 @@ such tensors over; here nothing is left unused without a word.
 Usual reasons: the configuration of another adapter, a file edited by hand, a tensor of a training
 state.
 
-Next step: fetch both files from one place, or remove the tensor.
+Next step: fetch both files from one place; or add the module to `target_modules` (if it has A and
+B) or to `modules_to_save` (if it is whole) in adapter_config.json; or remove the tensor.
 """,
 )
 
@@ -123,7 +128,10 @@ BAD_TENSOR_DTYPE = define(
     """\
 Adapters have tensors of float32, float16 or bfloat16. Quantised ones and float64 are refused.
 
-Next step: convert the tensor, in torch: `tensor.to(torch.float32)`.
+Next step: convert the file, once:
+
+    python -c "import torch, safetensors.torch as s; p = 'adapter_model.safetensors'; \\
+    s.save_file({k: v.to(torch.float32) for k, v in s.load_file(p).items()}, p)"
 """,
 )
 
@@ -132,7 +140,9 @@ PICKLED = define(
     "the adapter's tensors are pickled",
     """\
 `adapter_model.bin`, `.pt` and `.ckpt` are Python pickles: loading one can run any code, so cuvilc
-does not read them. Convert a file that you trust, once:
+does not read them.
+
+Next step: convert a file that you trust, once:
 
     python -c "import torch, safetensors.torch as s; \\
     t = torch.load('adapter_model.bin', map_location='cpu', weights_only=True); \\
@@ -149,8 +159,8 @@ which depend on one another: in each layer of attention that it changes, q and v
 merged projection (`qkv_proj`, `c_attn`, `kv_proj`) counts as all that it holds. Which module is
 which projection is told by the last part of its path, such as `q_proj`, `query` or `to_q`.
 
-Next step: train the adapter with the missing projections among `target_modules`, or remove
-`dependency_level`.
+Next step: train the adapter with the missing projections among `target_modules`; or, if its author
+did not mean it so, remove `dependency_level` from `graph_semantics` in adapter_config.json.
 """,
 )
 
@@ -159,10 +169,11 @@ SCALE_FUSION = define(
     "the adapter forbids that its scale is fused",
     """\
 `graph_semantics: {"fusion_strategy": "additive"}` says that the adapter's contribution is added to
-the module's output with its scale apart. What multiplies the scale into the factors or into the
-weight is refused before the first run.
+the module's output with its scale apart. `--lora swap` and `--lora batch` multiply the scale into
+a factor ahead of time, and are refused before anything runs.
 
-Next step: build with another mode of `--lora`, or remove `fusion_strategy`.
+Next step: build with `--lora fold`, which adds scale · (B · A); or, if the adapter's author did not
+mean it so, remove `fusion_strategy` from `graph_semantics` in adapter_config.json.
 """,
 )
 
@@ -176,9 +187,10 @@ of initialisers (`model.layers.0.self_attn.q_proj.weight`), from the names of no
 the nodes. Paths may differ by a prefix such as `model.`; nothing of an adapter is left out because
 it has no place.
 
-Next step, one of:
+Next step, one of (`cuvilc adapter inspect ADAPTER --base MODEL.onnx` shows what came of it):
 
-- check that the adapter belongs to this model (the message names what comes nearest),
+- check that the adapter belongs to this model: the message names what comes nearest, and PEFT's
+  adapter_config.json the model that it was trained on (`base_model_name_or_path`),
 - export the base model, as it is before `get_peft_model` puts PEFT's layers into it,
 - export the model again with PyTorch, so that its names stay,
 - give the checkpoint it was exported from: `--base-weights model.safetensors` finds weights by
@@ -205,10 +217,11 @@ SITE_MISFIT = define(
     """\
 The module is there, but its weight has other sizes than A [r, K] and B [N, r] ask for, or other
 than the parameter that the adapter brings. Usually the adapter was trained on another model of the
-same family.
+same family, such as the large one instead of the base.
 
-Next step: compare the sizes in the message. If the weight is a merged one, of which the module owns
-a part of the outputs, `--adapter-map` says which:
+Next step: compare the sizes in the message, and fetch the adapter for this model, or the model that
+adapter_config.json names (`base_model_name_or_path`). If the weight is a merged one, of which the
+module owns a part of the outputs, `--adapter-map` says which:
 `{"MODULE": {"name": "initialiser or node", "outputs": [START, SIZE]}}`.
 """,
 )

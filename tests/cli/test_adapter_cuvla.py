@@ -60,6 +60,12 @@ def test_whether_a_file_is_for_a_package(cuvilc, chat, tmp_path) -> None:
     assert result.code == 2 and "is for a package" in result.err
 
 
+def test_what_was_built_is_no_source(cuvilc, chat) -> None:
+    for command in (("build", "m.onnx", "--adapter"), ("adapter", "build", "--base", "m.cuvil")):
+        result = cuvilc(*command, "chat.cuvla")
+        assert result.code == 1 and "CUV701" in result.err and "already" in result.err
+
+
 def test_damaged_files(cuvilc, chat, tmp_path) -> None:
     whole = chat.read_bytes()
     for at in (0, 8, 12, 20, 88, 104, 128 + 20, len(whole) - 1):
