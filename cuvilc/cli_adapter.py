@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cuvilc.artifact import is_cuvla
+from cuvilc.artifact import CUVLA_MAGIC, is_cuvla
 from cuvilc.cli_options import JsonOption
 from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text
@@ -326,17 +326,21 @@ def build(
     and with `--lora batch`:
       model.load_adapter("sql.cuvla"); model.run(feeds, adapters=["sql-lora", None])
     """
-    from cuvilc.cli_files import write_file  # noqa: PLC0415
+    from cuvilc.cli_files import check_replaceable, write_file  # noqa: PLC0415
     from cuvilc.driver_cuvla import build_adapters  # noqa: PLC0415
 
-    out = Output(json)
+    out, form = Output(json), (CUVLA_MAGIC, "a .cuvla file")
+    if output is not None:
+        check_replaceable(output, *form)
     made = build_adapters(path, name, base)
     if output is not None and len(made) > 1:
         raise typer.BadParameter(f"{path} holds {len(made)} adapters, and -o names one file")
+    files = [output or Path(f"{adapter.name}.cuvla") for adapter, _ in made]
+    for file in files:
+        check_replaceable(file, *form)
     reports = []
-    for adapter, data in made:
-        file = output or Path(f"{adapter.name}.cuvla")
-        write_file(file, lambda stream, data=data: stream.write(data))  # type: ignore[misc]
+    for file, (adapter, data) in zip(files, made, strict=True):
+        write_file(file, lambda stream, data=data: stream.write(data), *form)  # type: ignore[misc]
         reports.append({"name": adapter.name, "path": str(file), "bytes": len(data)})
         out.text(printable(f"{file}  {bytes_text(len(data))}, adapter `{adapter.name}`"))
     if json:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from cuvilc.cli_files import write_file
+from cuvilc.cli_files import check_replaceable, write_file
 from cuvilc.cli_options import (
     JsonOption,
     PackageArgument,
@@ -28,6 +28,7 @@ from cuvilc.codes_runtime import NO_MEMORY, REFUSED_DATA, WRONG_SHAPE
 from cuvilc.diagnostics import CuvilError, fail
 
 _LEAST_RUNS = 3
+_TRACE = (b'{"displayTimeUnit"', "a timeline of `cuvilc bench --trace`")  # as chrome_trace begins
 _WARM_UP_S = 0.1
 _RETRIED = (WRONG_SHAPE, REFUSED_DATA)  # what other random inputs may cure
 _BATCH = 1  # what an open first axis is run with
@@ -70,6 +71,8 @@ def bench(
 
     out = Output(json, quiet)
     given = read_sizes(dim)
+    if trace is not None:
+        check_replaceable(trace, *_TRACE)
     model = open_package(package, threads=threads)
     if use:
         model = with_adapter(model, use)
@@ -107,7 +110,7 @@ def _write_trace(path: Path, trace: dict[str, Any]) -> None:
     def write(file: BinaryIO) -> None:
         file.write(json_text.dumps(trace).encode())
 
-    write_file(path, write)
+    write_file(path, write, *_TRACE)
 
 
 def accepted(model: Any, given: dict[str, int]) -> tuple[dict[str, int], Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from cuvilc.artifact import begins_with
 from cuvilc.codes_runtime import BAD_ARRAYS, NOT_WRITTEN
 from cuvilc.diagnostics import CuvilError, fail
 
@@ -58,7 +59,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     from cuvilc.dialect.narrow import as_numpy  # noqa: PLC0415  (loads ml_dtypes)
 
     plain = {name: as_numpy(array) for name, array in arrays.items()}
-    write_file(path, lambda file: _savez(file, plain))
+    write_file(path, lambda file: _savez(file, plain), b"PK\x03\x04", "an .npz file")
 
 
 def _savez(file: BinaryIO, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -73,13 +74,33 @@ def _savez(file: BinaryIO, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """`write` fills a file beside `path`, which then takes its name. CUV621 leaves nothing.
+def check_replaceable(path: Path, begins: bytes, what: str) -> None:
+    """Nothing stands at `path`, or a file with this beginning, or an empty one; else CUV507.
+
+    begins: the first bytes of what is to be written; what: a word for it.
+    """
+    from cuvilc.package.codes import NOT_REPLACED  # noqa: PLC0415
+
+    try:
+        taken = path.is_file() and path.stat().st_size > 0
+    except OSError:  # a name that is too long, say: writing tells
+        return
+    if taken and not begins_with(path, begins):
+        raise fail(
+            NOT_REPLACED, f"{path} exists and is not {what}: it is not overwritten",
+            place=str(path), help="give another path, or move the file away",
+        )  # fmt: skip
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], None], begins: bytes, what: str) -> None:
+    """`write` fills a file beside `path`, which then takes its name. CUV621 leaves nothing, CUV507
+    refuses to replace what is not such a file (see check_replaceable).
 
     A device or pipe is written to, never replaced.
     """
     import secrets  # noqa: PLC0415
 
+    check_replaceable(path, begins, what)
     try:
         if not path.name or path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -82,10 +82,12 @@ Next step: give another path with `-o`, or create the parent directory.
 
 NOT_REPLACED = define(
     "CUV507",
-    "the destination exists and is not a package",
+    "the destination exists and is something else",
     """\
-A build replaces an existing package, and only that: a directory with a metadata.json of ours and no
-file that this metadata does not name. Anything else might be somebody's work and is left alone.
+A command replaces only what it would write itself. A build replaces a package: a directory with a
+metadata.json of ours and no file that this metadata does not name. `cuvilc adapter build` replaces
+a .cuvla file, `run --outputs` an archive as NumPy writes it (.npz), `bench --trace` a timeline of
+its own. Anything else might be somebody's work and is left alone.
 
 Next step: move it away, or give another path with `-o`.
 """,

@@ -192,6 +192,26 @@ def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
     assert made["bytes"] == (tmp_path / "talk.cuvla").stat().st_size
 
 
+def test_other_files_are_not_overwritten(cuvilc, package, tmp_path) -> None:
+    build = ("adapter", "build", "chat", "--base", "m.cuvil", "-o")
+    adapter(tmp_path / "chat")
+    cuvilc.ok(*build, "c.cuvla")
+    first = (tmp_path / "c.cuvla").read_bytes()
+    adapter(tmp_path / "chat", seed=3)
+    cuvilc.ok(*build, "c.cuvla")
+    assert (tmp_path / "c.cuvla").read_bytes() != first
+    before = (tmp_path / "m.onnx").read_bytes()
+    result = cuvilc(*build, "m.onnx")
+    check_golden("adapter-not-overwritten", f"{result.err}exit code {result.code}\n", tmp_path)
+    assert (tmp_path / "m.onnx").read_bytes() == before
+    for name in ("one", "two"):
+        adapter(tmp_path / "both" / name)
+    (tmp_path / "two.cuvla").write_text("mine")
+    assert "two.cuvla exists" in refused(cuvilc, 2, "adapter", "build", "both", "--base", "m.cuvil")
+    assert not (tmp_path / "one.cuvla").exists()
+    assert not list(tmp_path.glob(".*new*"))
+
+
 def test_a_package_without_room_for_adapters(cuvilc, tmp_path) -> None:
     model(tmp_path / "m.onnx")
     adapter(tmp_path / "sql")

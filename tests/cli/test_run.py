@@ -103,6 +103,25 @@ def test_an_index_beyond_the_table(cuvilc: Cuvilc, tmp_path: Path, target: str) 
     cuvilc.ok("bench", "g.cuvil", "--seconds", 0)  # its random indices fit
 
 
+def test_other_files_are_not_overwritten(cuvilc: Cuvilc, folder: Path) -> None:
+    """A result replaces a result, and nothing else; a file that is empty is nobody's work."""
+    np.savez("in.npz", x=X)
+    run = ("run", "null.cuvil", "--inputs", "in.npz", "--outputs")
+    bench = ("bench", "null.cuvil", "--seconds", 0, "--trace")
+    for command, own in ((run, "out.npz"), (bench, "trace.json")):
+        (folder / "empty").touch()
+        for _ in range(2):
+            cuvilc.ok(*command, own)
+            cuvilc.ok(*command, "empty")
+        (folder / "empty").unlink()
+        for other in ("net.onnx", "null.cuvil/metadata.json"):
+            before = (folder / other).read_bytes()
+            result = cuvilc(*command, other)
+            assert result.code == 2 and "CUV507" in result.err and "not overwritten" in result.err
+            assert (folder / other).read_bytes() == before
+    assert not list(folder.glob(".*new*"))
+
+
 def test_outputs_to_nowhere(cuvilc: Cuvilc, folder: Path) -> None:
     np.savez("in.npz", x=X)
     result = cuvilc("run", "null.cuvil", "--inputs", "in.npz", "--outputs", "no/such/out.npz")
