@@ -332,6 +332,14 @@ class KernelBuilder:
     def store(self, buffer: Buffer, index: Any, value: Any) -> None:
         self.emit(tirx.BufferStore(buffer, value, [self.simplify(index)]))
 
+    def prefetch(self, buffer: Buffer, index: Any) -> None:
+        """Let the line of float32 `buffer` at `index`, which may be anywhere, come into the second
+        level: the first holds what is being worked on.
+        """
+        self.llvm("cuvil_prefetch", _PREFETCH)
+        call = tirx.call_extern("int32", "cuvil_prefetch", buffer.data, as_expr(index))
+        self.emit(tirx.Evaluate(call))
+
     def simplify(self, index: Any) -> PrimExpr:
         """The index with what the loops' extents prove: so that a blocked layout becomes a
         contiguous access.
@@ -429,6 +437,14 @@ $__truncsfhf2 = comdat any
 @__truncsfhf2 = hidden constant i8 0, comdat
 $__extendhfsf2 = comdat any
 @__extendhfsf2 = hidden constant i8 0, comdat
+"""
+_PREFETCH = """
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+define linkonce_odr hidden i32 @cuvil_prefetch(ptr %p, i64 %i) alwaysinline nounwind {
+  %q = getelementptr float, ptr %p, i64 %i
+  call void @llvm.prefetch.p0(ptr %q, i32 0, i32 2, i32 1)
+  ret i32 0
+}
 """
 _OFFSET = """
 define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline nounwind readnone {

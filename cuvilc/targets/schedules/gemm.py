@@ -173,6 +173,7 @@ class Gemm:
             row = self.b.let(row_of(i))
             tile = self.make_tile(rows, width, sets)
             self.begin_tile(rows, row, panel)
+            self.right.begin_tile(i, rows)
             self._reduce(tile, sets)
             tile.gather_sets()
             self.finish(tile, row, panel)
@@ -184,6 +185,7 @@ class Gemm:
     def _reduce(self, tile: RegisterTile, sets: int) -> None:
         def step(k: Any, s: int) -> None:
             self.left.begin_step(k)
+            self.right.begin_step(k)
             scalars = [self.left.at(r, k) for r in range(tile.rows)]
             tile.step(scalars, lambda lane: self.right.at(k, lane), s)
 

@@ -20,8 +20,8 @@ from cuvilc.dialect.ops.lora_batch import BIAS, FIRST, GAIN, PANELS, RANK, B
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, plan_of
-from cuvilc.targets.schedules.lora_rows import LINE, Adapters, moved_bytes
+from cuvilc.targets.schedules.gemm_plan import LINE, PANEL, Plan, plan_of
+from cuvilc.targets.schedules.lora_rows import Adapters, moved_bytes
 from cuvilc.targets.schedules.microkernel import RegisterTile, lesser, opaque
 from cuvilc.targets.tir import as_expr, const
 

@@ -7,10 +7,11 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.gemm_plan import PANEL, Plan
+from cuvilc.targets.schedules.gemm_plan import LINE, PANEL, Plan
 from cuvilc.targets.schedules.microkernel import lesser
 
 _STEP = 16
+_FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
 
 
 class Left:
@@ -120,6 +121,25 @@ class Right:
             self._panel = self.b.let(self._task + self.column(panel))
         else:
             self._pack(panel)
+
+    def begin_tile(self, number: Any, rows: int) -> None:
+        """Row tile `number` of the panel, of `rows` rows, is next."""
+        plan = self.plan
+        several = not isinstance(plan.m, int) or plan.m > plan.rows
+        streams = plan.b_kind == "packed" and plan.width == PANEL
+        streams = streams and ir.type_of(plan.b).dtype == "float32"
+        self._ahead: Any = None
+        if streams and several and rows == plan.rows > _FEW_ROWS:
+            half = lesser(number, 1) * (self.k * LINE)
+            self._ahead = self.b.let(self._panel + self.k * PANEL + half)
+
+    def begin_step(self, k: Any) -> None:
+        """Row k is next. The first row tile fetches one half of the next panel, a line a step, the
+        others the other half: its way from memory is then hidden, which the hardware's prefetchers,
+        that end at each page, leave in part.
+        """
+        if self._ahead is not None:
+            self.b.prefetch(self._buffer, self._ahead + k * LINE)
 
     def _pack(self, panel: Any) -> None:
         """The panel into scratch; columns beyond the last repeat it, their sums are not stored."""

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
-
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, product
 from cuvilc.dialect.ops.lora_batch import COLUMNS, rows_per_slot
 from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.region import Emitter, Region
-from cuvilc.targets.tir import as_expr
-
-LINE = 16  # floats that come together
-# Into the second level: the first holds what is being worked on.
-_PREFETCH = """
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-define linkonce_odr hidden i32 @cuvil_prefetch(ptr %p, i64 %i) alwaysinline nounwind {
-  %q = getelementptr float, ptr %p, i64 %i
-  call void @llvm.prefetch.p0(ptr %q, i32 0, i32 2, i32 1)
-  ret i32 0
-}
-"""
 
 
 class Adapters:
@@ -57,9 +43,7 @@ class Adapters:
 
     def prefetch(self, place: Any) -> None:
         """Let the line of pool at `place` come; it may be anywhere."""
-        self.b.llvm("cuvil_prefetch", _PREFETCH)
-        call = tirx.call_extern("int32", "cuvil_prefetch", self.pool.data, as_expr(place))
-        self.b.emit(tirx.Evaluate(call))
+        self.b.prefetch(self.pool, place)
 
     def entry(self, part: int, slot: Any) -> Any:
         """Where the table's line of a slot begins."""
