@@ -319,6 +319,7 @@ class _Build:
         """Write the package; with `verify` into its place only if it computes rightly."""
         metadata = driver_steps.metadata(program, [p.NAME for p in _pipeline()[0]], __version__)
         metadata["adapters"] = driver_lora.metadata(self.attached, self.context.merged)
+        metadata["others"] = driver_lora.others(self.attached)
         report = self.report
         if not self.request.verify:
             report.metadata = self.target.write(compiled, metadata, self.output, self.options)

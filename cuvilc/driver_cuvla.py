@@ -49,25 +49,28 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
     adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
     made = []
     for adapter in adapters:
-        changes = resolve(adapter, base.table, base.batched)
-        if base.batched:
-            driver_batch.check(adapter, changes, tables_of(base.table))
+        changes = changes_for(adapter, base)
         data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
         made.append((adapter, data))
     return made
 
 
-def tables_of(table: Iterable[Any]) -> set[str]:
-    """The modules of a package that are embeddings."""
-    return {p.module for s in table for p in s.parts if p.kind == "embedding"}
+def changes_for(adapter: Adapter, base: Any) -> dict[str, ModuleChange]:
+    """The adapter's changes by the modules of a package that is there. CUV722, CUV741 to CUV761."""
+    changes = resolve(adapter, base.table, base.batched, base.others)
+    if base.batched:
+        tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
+        driver_batch.check(adapter, changes, tables)
+    return changes
 
 
 def resolve(
-    adapter: Adapter, table: Iterable[Any], batched: bool = False
+    adapter: Adapter, table: Iterable[Any], batched: bool = False, others: Iterable[str] = ()
 ) -> dict[str, ModuleChange]:
     """The adapter's changes by the modules' names in the package's table. CUV722, CUV741, CUV761.
 
-    batched: a bias of B needs no bias of the base to be added to.
+    batched: a bias of B needs no bias of the base to be added to. others: the model's modules that
+    no adapter may change, which a change may nevertheless be meant for.
     """
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
     from cuvilc.package.cuvla import changed  # noqa: PLC0415
@@ -76,10 +79,11 @@ def resolve(
     for weight in table:
         for part in weight.parts:
             known.setdefault(part.module, set()).add(part.parameter)
+    names = {*known, *others}
     found: dict[str, ModuleChange] = {}
     lost: list[str] = []
     for change in adapter.changes:
-        module = _module(change.path, known)
+        module = _module(change.path, names)
         there = known.get(module, set())
         if batched and "weight" in there and "bias" not in change.replaced:
             there = there | {"bias"}
@@ -142,7 +146,10 @@ def _check_fit(adapter: Adapter, changes: Mapping[str, ModuleChange], table: Ite
                 raise fail(codes.NOT_FINITE, message, place=str(adapter.place))
 
 
-def _module(path: str, known: Iterable[str]) -> str:
+def _module(path: str, known: Collection[str]) -> str:
     """The package's name for an adapter's module; the path itself where there is none."""
-    found = import_module("cuvilc.import.lora_names").closest(path, known)
-    return path if found is None else str(found)
+    names = import_module("cuvilc.import.lora_names")
+    found = names.closest(path, known)
+    if found is None or names.is_there(names.relate(path, found).dropped, known):
+        return path
+    return str(found)

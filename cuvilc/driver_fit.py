@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cuvilc import driver_batch, driver_cuvla
+from cuvilc import driver_cuvla
 from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.codes_runtime import BAD_CUVLA
 from cuvilc.diagnostics import CuvilError, Diagnostic
@@ -46,13 +46,9 @@ def _changes(adapter: Adapter, base: Any) -> tuple[dict[str, ModuleChange], list
     """The changes that the package can make, by its modules' names; the rest told one by one."""
     found: dict[str, ModuleChange] = {}
     problems: list[Diagnostic] = []
-    tables = driver_cuvla.tables_of(base.table)
     for changes in [*((c,) for c in adapter.changes), adapter.changes]:
         try:
-            made = driver_cuvla.resolve(replace(adapter, changes=changes), base.table, base.batched)
-            if base.batched:
-                driver_batch.check(adapter, made, tables)
-            found |= made
+            found |= driver_cuvla.changes_for(replace(adapter, changes=changes), base)
         except CuvilError as error:  # of all together: two changes of one module
             if len(changes) == 1 or not problems:
                 problems += error.diagnostics

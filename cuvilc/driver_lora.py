@@ -131,6 +131,13 @@ def embedded(attached: Attached | None) -> Any:
     return lambda emitted: driver_cuvla.embedded(attached.adapters, emitted)
 
 
+def others(attached: Attached | None) -> tuple[str, ...]:
+    """The model's modules that no adapter of a package changes, so that none is taken for another
+    whose name it is the end of; none where there are no adapters to come.
+    """
+    return () if attached is None or attached.mode == FOLD else attached.sites.others
+
+
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {
     FOLD: _fold, SWAP: driver_swap.attach, BATCH: driver_batch.attach,
 }  # fmt: skip

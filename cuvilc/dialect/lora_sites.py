@@ -50,9 +50,10 @@ class Site:
 @dataclass(frozen=True)
 class Sites:
     """All sites of a build, in the order of the changes; several of one parameter only where the
-    graph holds it several times."""
+    graph holds it several times. others: the model's modules with a weight that is no site's."""
 
     sites: tuple[Site, ...]
+    others: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self.sites)

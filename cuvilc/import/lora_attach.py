@@ -18,7 +18,7 @@ from cuvilc.dialect.lora_codes import NO_SUCH_MODE
 from cuvilc.dialect.lora_sites import Site, Sites
 
 from .lora_base import Base
-from .lora_claims import Claim, Claims, Place, wanted
+from .lora_claims import Claim, Claims, Place, others, wanted
 from .lora_codes import MODULE_NOT_FOUND
 from .lora_config import ALL_LINEAR
 from .lora_failures import listed, other_model
@@ -63,7 +63,8 @@ def look(
     with program:
         settings.check_used(wants)
         search = Search(Claims(index(program)), settings, base)
-        sites = Sites(tuple(search.run(wants)))
+        found = tuple(search.run(wants))
+        sites = Sites(found, others(search.claims, [use for site in found for use in site.uses]))
     _say_first(search, adapters, sites)
     return sites, search.problems
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.dialect import ir
 
 from .lora_index import PACKED, Index, Reader, Weight
-from .lora_names import Relation, is_same_call, is_within, relate
+from .lora_names import Relation, is_same_call, is_there, is_within, relate
 
 Shape = tuple[int, ...]
 _COUNTED = re.compile(r"_\d+(\.|$)")
@@ -109,6 +109,7 @@ class Claims:
     # Keys of the weights whose names are of a module, by module and parameter.
     named: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     counted: dict[str, list[str]] = field(default_factory=dict)  # paths like those of further calls
+    alike: set[str] = field(default_factory=set)  # adapters that spell modules as the model does
     _known: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -166,8 +167,19 @@ class Claims:
     def related(self, want: Wanted) -> list[tuple[Relation, str]]:
         """Modules that the wanted one may be, the best first."""
         paths = self.by_end.get(want.parameter, {}).get(want.module.rpartition(".")[2], ())
-        found = [(r, path) for path in paths if (r := relate(want.module, path)) is not None]
+        found = [(r, path) for path in paths if (r := self._relate(want, path)) is not None]
         return sorted(found, key=lambda pair: (pair[0].order, pair[1]))
+
+    def _relate(self, want: Wanted, path: str) -> Relation | None:
+        """As `relate`, of a module of the model; None too where weights' names tell that it is
+        another: some begin with what the wanted path would lose, or the adapter's other modules
+        are spelled as the model's. (A node's name may leave parts of a path out.)
+        """
+        relation = relate(want.module, path)
+        if relation is None or path not in self.named:
+            return relation
+        moved = relation.moves and want.adapter in self.alike
+        return None if moved or is_there(relation.dropped, self.named) else relation
 
     def at(self, parameter: str, path: str) -> list[Claim]:
         """The claims of module `path`, of its further calls too."""
@@ -225,7 +237,7 @@ class Claims:
         """The module of the model that the wanted one is, by any of its parameters; "" if none."""
         end = want.module.rpartition(".")[2]
         paths = {p for ends in self.by_end.values() for p in ends.get(end, ())}
-        related = [(r.order, p) for p in paths if (r := relate(want.module, p))]
+        related = [(r.order, p) for p in paths if (r := self._relate(want, p))]
         return min(related)[1] if related else ""
 
     def one_weight(self, claims: list[Claim]) -> list[Claim]:
@@ -252,6 +264,14 @@ class Claims:
     def modules(self) -> list[str]:
         """Every module that has a weight of any role, sorted."""
         return sorted({path for paths in self.by_path.values() for path in paths if path})
+
+
+def others(claims: Claims, uses: Iterable[tuple[ir.Operation, int]]) -> tuple[str, ...]:
+    """The modules that have a weight, and none that is read by one of `uses`; sorted."""
+    taken = set(uses)
+    paths = claims.by_path.get("weight", {})
+    mine = {p for p, own in paths.items() if any(c.reader.use in taken for c in own)}
+    return tuple(sorted(p for p in paths if p and p not in mine))
 
 
 def _made_here(weight: Weight, reader: Reader) -> bool:

@@ -66,6 +66,12 @@ class Relation:
     def order(self) -> tuple[int, int]:
         return (self.tier, -self.common)
 
+    @property
+    def moves(self) -> bool:
+        """Whether one path lacks a part of the other's that tells of more than a wrapper."""
+        words = [*self.dropped.split("."), *self.added.split(".")]
+        return self.tier == SUFFIX and any(word and word not in WRAPPERS for word in words)
+
 
 @lru_cache(1 << 18)
 def relate(path: str, found: str) -> Relation | None:
@@ -102,6 +108,13 @@ def _relate(mine: list[str], theirs: list[str]) -> Relation | None:
         return Relation(SUFFIX, common, *words)
     wrapped = common > 1 and all(part in WRAPPERS for part in added)
     return Relation(WRAPPED, common, *words) if wrapped else None
+
+
+def is_there(prefix: str, names: Iterable[str]) -> bool:
+    """Whether names begin with what a path is to lose: then they are spelled as the path is, and
+    what is called otherwise is another module.
+    """
+    return bool(prefix) and any(is_within(name, prefix) for name in names)
 
 
 def closest(path: str, found: Iterable[str]) -> str | None:

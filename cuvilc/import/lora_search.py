@@ -52,6 +52,7 @@ class Search:
 
         The program gets biases of zeros that an adapter brings and its graph lacks.
         """
+        self.claims.alike = {w.adapter for w in wants if w.module and self._is_spelled(w)}
         for want in wants:
             options = self._options(want)
             if options and len(_best(options)) == 1 and options[0].fits:
@@ -72,10 +73,19 @@ class Search:
 
     # Where a parameter is.
 
+    def _is_spelled(self, want: Wanted) -> bool:
+        """Whether a weight's name is the parameter's own."""
+        return want.parameter in self.claims.named.get(want.module, {})
+
     def _options(self, want: Wanted) -> list[Option]:
-        """The modules that it may be, those whose weights fit first, then by their names."""
+        """The modules that it may be, those whose weights fit first, then by their names.
+
+        The one of its very name alone, if there is one, whether it fits or not.
+        """
         options = []
         for relation, path in self.claims.related(want):
+            if path != want.module and self._is_spelled(want):
+                continue
             option = Option(relation, path, [])
             for claim in self.claims.at(want.parameter, path):
                 at = find_place(want, claim.weight, claim.reader)

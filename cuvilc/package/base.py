@@ -33,6 +33,7 @@ class Base:
     fingerprint: bytes
     places: tuple[int, ...]
     batched: bool = False  # built with `--lora batch`
+    others: tuple[str, ...] = ()  # modules of the model that no adapter may change
 
     def read(self, number: int) -> NDArray[Any]:
         """The logical array of exchangeable weight `number`, read from model.so."""
@@ -60,7 +61,8 @@ def open_base(path: Path) -> Base:
         message = "the fingerprint is not that of the weights it lists"
         raise fail(artifact.BAD_METADATA, message, place=str(path / artifact.METADATA_FILE))
     places = _places(path / artifact.LIBRARY_FILE, len(table))
-    return Base(path, table, identity, places, lora["mode"] == "batch")
+    others = tuple(lora.get("others", ()))
+    return Base(path, table, identity, places, lora["mode"] == "batch", others)
 
 
 def _site(weight: Mapping[str, Any]) -> Adaptable:

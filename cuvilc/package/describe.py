@@ -34,8 +34,12 @@ def describe(
     target_kind: str,
     kernels: Mapping[str, KernelFacts],
     adapters: Sequence[dict[str, object]] = (),
+    others: Sequence[str] = (),
 ) -> artifact.Metadata:
-    """Metadata of schema 1.3, complete but for what writing the package finds out."""
+    """Metadata of schema 1.3, complete but for what writing the package finds out.
+
+    others: modules of the model that adapters might be meant for besides those of the plan.
+    """
     plan, typical = plan.visible()
     if typical:
         kernels = {
@@ -47,7 +51,7 @@ def describe(
             for name, f in kernels.items()
         }
     ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
-    return {
+    complete: artifact.Metadata = {
         "schema_version": artifact.SCHEMA_VERSION,
         "model": model,
         "compiler": compiler,
@@ -63,6 +67,10 @@ def describe(
         "kernels": _kernels(plan, kernels),
         "memory": _memory(plan),
     }
+    if plan.adaptable:
+        named = {part.module for weight in plan.adaptable for part in weight.parts}
+        complete["lora"] = {"others": [m for m in others if m not in named]}
+    return complete
 
 
 def _symbol(s: Symbol) -> artifact.Symbol:

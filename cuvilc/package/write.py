@@ -115,7 +115,7 @@ def _append_image(
         }
         metadata["memory"]["weights_bytes"] = stored.size_bytes
         if plan.adaptable:
-            metadata["lora"] = {
+            metadata["lora"] = metadata.get("lora", {}) | {
                 "mode": "batch" if plan.hidden_inputs else "swap",
                 "fingerprint": fingerprint(plan.adaptable, stored.sha256).hex(),
                 "weights": [a.describe() for a in plan.adaptable],

@@ -80,6 +80,45 @@ def test_two_modules_that_may_be_one_are_refused(cuvilc: Cuvilc, tmp_path: Path)
     assert not (tmp_path / "sql.cuvla").exists()
 
 
+PREFIXED = ("q_proj", "block.q_proj", "block.v_proj")
+
+
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_a_module_that_may_not_change_is_not_taken_for_one_that_may(cuvilc, tmp_path, mode) -> None:
+    """Of two modules that a prefix tells apart, the package exchanges one; then there is one."""
+    w = model(tmp_path, *PREFIXED)
+    files.write(tmp_path / "long", files.pair("block.q_proj", 2, K, N))
+    files.write(tmp_path / "short", files.pair("q_proj", 2, K, N))
+    build = ("build", "model.onnx", "--lora", mode, "--vectors", "0")
+    for own, other in (("q_proj", "long"), ("block.q_proj", "short")):
+        modules = f"({own})"  # an expression for the whole path
+        cuvilc.ok(*build, "--lora-modules", modules, "-o", "p.cuvil")
+        result = cuvilc("adapter", "build", other, "--base", "p.cuvil", "-o", "a.cuvla")
+        assert result.code == 1 and "CUV761" in result.err, result.err
+        assert "q_proj.weight`" in result.err and f"nearest: `{own}`" in result.err
+    cuvilc.ok(*build, "-o", "p.cuvil")  # both may change: the very name counts
+    for own, place in (("q_proj", "short"), ("block.q_proj", "long")):
+        cuvilc.ok("adapter", "build", place, "--base", "p.cuvil", "-o", "a.cuvla")
+        loaded = cuvil.load("p.cuvil")
+        loaded.load_adapter("a.cuvla")
+        if mode == "swap":
+            loaded.use(place)
+        found = loaded(X) if mode == "swap" else loaded(X, adapters=[place] * len(X))
+        assert same(found, X @ (sum(w.values()) + delta(own))), own
+        loaded.close()
+
+
+def test_a_module_that_the_model_lacks_is_not_taken_for_another(cuvilc, tmp_path) -> None:
+    """`block.v_proj` of another model is not `v_proj`: this one has a `block` too."""
+    model(tmp_path, "v_proj", "block.k_proj")
+    files.write(tmp_path / "sql", files.pair("block.v_proj", 2, K, N))
+    cuvilc.ok("build", "model.onnx", "--lora", "swap", "--vectors", "0", "-o", "s.cuvil")
+    result = cuvilc("adapter", "build", "sql", "--base", "s.cuvil", "-o", "sql.cuvla")
+    assert result.code == 1 and "CUV761" in result.err, result.err
+    result = cuvilc("build", "model.onnx", "--adapter", "sql")
+    assert result.code == 1 and "CUV720" in result.err, result.err
+
+
 @pytest.mark.parametrize("bias", [0, 0.5])
 def test_biases_that_are_one_number(cuvilc: Cuvilc, tmp_path: Path, bias: float) -> None:
     """As layers are initialised: such a bias is no tensor in the program, but exchangeable."""

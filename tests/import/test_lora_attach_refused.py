@@ -113,6 +113,25 @@ def test_a_batch_normalization_is_no_parameter_any_more(tmp_path: Path) -> None:
     assert refused(made, ModuleChange("bn", replaced={"weight": values(3)})).code == "CUV720"
 
 
+def test_a_prefix_is_not_lost_where_others_have_it(tmp_path: Path) -> None:
+    """`block.conv` is not `conv` in a model that has a `block`, nor of sizes that it has not."""
+    made = two(tmp_path, "conv.weight", "block.fc.weight")
+    assert refused(made, linear("block.conv", 4, 4)).code == "CUV720"
+    nodes = [node("MatMul", "x conv.weight", "h"), node("MatMul", "h block.conv.weight", "y")]
+    weights = {"conv.weight": values(4, 4), "block.conv.weight": values(4, 5)}
+    made = program(tmp_path, nodes, weights, {"x": ["b", 4]})
+    assert refused(made, linear("block.conv", 4, 4)).code == "CUV722"
+
+
+def test_a_prefix_is_lost_by_all_or_none(tmp_path: Path) -> None:
+    """An adapter of which one module is in the model by its very name has no other prefixes."""
+    for there, sought in (("conv", "block.conv"), ("block.conv", "conv")):
+        made = two(tmp_path, f"{there}.weight", "fc.weight")
+        assert one(made, linear(sought, 4, 4)).size == 4
+        error = refused(made, linear("fc", 4, 4), linear(sought, 4, 4))
+        assert error.code == "CUV720" and f"`{sought}.weight`" in error.message
+
+
 # What is not the module's own.
 
 
