@@ -203,10 +203,15 @@ class OrtInputs(OrtMerged):
     over = "ort-merged"
 
     def change(self, model: Any, folder: Path, sites: dict[str, str]) -> None:
+        from onnx import TensorProto, helper
+
         self.factors = {}
         for module, (a, b) in self.stacked(folder).items():
             self.factors |= {f"{module}.A": a, f"{module}.B": b}
-            _beside(model.graph, sites[module], module, a, b)
+            beside(model.graph, sites[module], module)
+        for name, array in self.factors.items():
+            port = helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+            model.graph.input.append(port)
 
     def stacked(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """A [K, r] and B [r, N] of each module."""
@@ -233,9 +238,9 @@ class OrtInputsMany(OrtInputs):
         }
 
 
-def _beside(graph: Any, weight: str, module: str, a: np.ndarray, b: np.ndarray) -> None:
-    """y = x·W becomes x·W + (x·A)·B."""
-    from onnx import TensorProto, helper
+def beside(graph: Any, weight: str, module: str) -> None:
+    """y = x·W becomes x·W + (x·A)·B, of two values `MODULE.A` and `MODULE.B`."""
+    from onnx import helper
 
     place, node = next((i, n) for i, n in enumerate(graph.node) if weight in n.input)
     if node.op_type != "MatMul" or node.input[1] != weight:
@@ -249,8 +254,6 @@ def _beside(graph: Any, weight: str, module: str, a: np.ndarray, b: np.ndarray) 
     ]
     for offset, new in enumerate(made, 1):
         graph.node.insert(place + offset, new)
-    for name, array in ((f"{module}.A", a), (f"{module}.B", b)):
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape))
 
 
 LORA_PEERS: dict[str, type[LoraPeer]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -12,28 +13,39 @@ COLOURS = ("#c2410c", "#1d4ed8", "#0f766e", "#5eada5", "#7c3aed", "#64748b")
 LABEL, WIDTH, BAR, GAP, TOP = 150, 560, 11, 12, 46
 
 
-Group = tuple[str, dict[str, float], dict[str, float]]  # label; ratio and ms of each peer
+@dataclass
+class Group:
+    """A label; of each peer its ratio to ours, and the value that stands beside its bar."""
+
+    label: str
+    ratios: dict[str, float]
+    values: dict[str, str]
 
 
 def bars(report: dict[str, Any], ours: str) -> str:
-    """A group of bars a model and thread count; shorter is faster, ours has length 1."""
+    """A group of bars a row of the report; shorter is faster, ours has length 1.
+
+    A row: model, threads, peers {name: {median_ms}}; or label, unit, peers {name: {value}}.
+    """
     peers = peers_of(report, ours)
     groups = _groups(report, ours, peers)
-    longest = min(max([r for _, ratios, _ in groups for r in ratios.values()], default=1.0), 4.0)
+    ratios = [r for group in groups for r in group.ratios.values()]
+    longest = min(max(ratios, default=1.0), 4.0)
     parts, y = [], TOP
-    for label, ratios, times in groups:
-        middle = y + len(ratios) * BAR / 2 + 4
+    for group in groups:
+        label, shares = group.label, group.ratios
+        middle = y + len(shares) * BAR / 2 + 4
         parts.append(
             f'<text x="{LABEL - 8}" y="{middle:.0f}" text-anchor="end">{escape(label)}</text>'
         )
-        for peer, ratio in ratios.items():
+        for peer, ratio in shares.items():
             width = min(ratio, longest) / longest * WIDTH
             colour = COLOURS[peers.index(peer) % len(COLOURS)]
             parts.append(
                 f'<rect x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR - 1}" '
                 f'fill="{colour}"/>'
                 f'<text x="{LABEL + width + 4:.1f}" y="{y + BAR - 2}" class="value">'
-                f"{times[peer]:.1f} ms</text>"
+                f"{group.values[peer]}</text>"
             )
             y += BAR
         y += GAP
@@ -54,11 +66,13 @@ def _groups(report: dict[str, Any], ours: str, peers: Sequence[str]) -> list[Gro
     """What `ours` ran; a peer that did not is left out of its group."""
     groups = []
     for row in report["results"]:
-        times = {p: row["peers"].get(p, {}).get("median_ms") for p in (*peers, ours)}
-        own = times[ours]
+        unit, key = row.get("unit", "ms"), "value" if "unit" in row else "median_ms"
+        found = {p: row["peers"].get(p, {}).get(key) for p in (*peers, ours)}
+        own = found[ours]
         if own:
-            ratios = {p: times[p] / own for p in peers if times[p] is not None}
-            groups.append((f"{row['model']}, {row['threads']} thr", ratios, times))
+            label = row.get("label") or f"{row['model']}, {row['threads']} thr"
+            ratios = {p: found[p] / own for p in peers if found[p] is not None}
+            groups.append(Group(label, ratios, {p: f"{found[p]:.1f} {unit}" for p in ratios}))
     return groups
 
 

@@ -67,6 +67,10 @@ Math = Annotated[
         help="exact: no rewriting that may change a float's last digits.",
     ),
 ]  # fmt: skip
+NoFusion = Annotated[
+    bool,
+    _Option("--no-fusion", help="Every operation its own kernel: to see what fusing them brings."),
+]
 Shapes = Annotated[
     list[str],
     _Option(
@@ -166,6 +170,7 @@ def build(
     precision: Precision = "",
     prefer: Prefer = PREFERENCES[0],
     math: Math = MATHS[0],
+    no_fusion: NoFusion = False,
     adapter: AdapterOption,
     lora: Lora = "",
     adapter_map: AdapterMapOption = None,
@@ -204,7 +209,7 @@ def build(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
         jobs or 0, not no_cache, verify, AUTO_VECTORS if vectors is None else vectors, dry_run,
         dump_ir, dump_after, stop_after, emit, precision=precision,
-        prefer=prefer, math=math,
+        prefer=prefer, math=math, fusion=not no_fusion,
         adapters=read_adapters(adapter), lora=lora, adapter_map=adapter_map,
         base_weights=base_weights, lora_modules=lora_modules,
     )  # fmt: skip

@@ -48,7 +48,7 @@ class BuildRequest:
 
     `precision`: "bf16" packs float32 weights as bfloat16, "" leaves the model's own.
     `prefer`: one of PREFERENCES; "size" holds no second form of weights in memory. `math`: "exact"
-    keeps to the definitions' sums.
+    keeps to the definitions' sums. `fusion` False: every operation is a kernel of its own.
     `dims`: (least, greatest) by symbol, greatest None when open. `elements`: how many tensors an
     input that is a sequence has; 0 for an optional input that is absent. `vectors`: test vectors to
     bundle, AUTO_VECTORS for one where that is cheap. `report(phase, done, of, detail)` is told of
@@ -79,6 +79,7 @@ class BuildRequest:
     precision: str = ""
     prefer: str = PREFERENCES[0]
     math: str = MATHS[0]
+    fusion: bool = True
     adapters: Sequence[tuple[Path, str]] = ()
     lora: str = ""
     adapter_map: Path | None = None
@@ -271,7 +272,8 @@ class _Build:
 
             self.context = PassContext(
                 precision=self.request.precision, prefer=self.request.prefer,
-                math_exact=self.request.math == "exact", progress=self._merged,
+                math_exact=self.request.math == "exact", fusion=self.request.fusion,
+                progress=self._merged,
             )  # fmt: skip
         for each in pipeline:
             if (each in lowering) != lower:

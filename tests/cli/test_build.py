@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import filecmp
+import json
 from pathlib import Path
 
+import cuvil
 import numpy as np
 import pytest
 
@@ -155,6 +157,21 @@ def test_dumps(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
     assert "// after import" in result.out
     assert "// after canonicalize\n" in result.out
     assert "// after canonicalize (2)" in result.out
+
+
+def test_no_fusion(cuvilc: Cuvilc, model: Path) -> None:
+    """Every operation is a kernel, and the answers are the same."""
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
+    found = []
+    for name, options in (("fused.cuvil", []), ("each.cuvil", ["--no-fusion"])):
+        data = cuvilc.ok("build", model, "-o", name, "--verify", *options, "--json").data
+        assert bool(data["fusion"]["applied"]) == (not options)
+        loaded = cuvil.load(name)
+        found.append(loaded(x)[0])
+        loaded.close()
+        kernels = json.loads((Path(name) / "metadata.json").read_text())["kernels"]
+        assert sum(k["calls"] for k in kernels) == (3 if options else 1)
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 def test_explain_fusion(cuvilc: Cuvilc, model: Path) -> None:

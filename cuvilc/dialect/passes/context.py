@@ -46,6 +46,7 @@ class PassContext:
     precision: "bf16": see narrow-weights.
     math_exact: leave out raise-patterns, fold-batch-norm and choose-convolutions, which may change
     a float's last bits.
+    fusion: whether rules may join operations into one kernel: see fuse.
     prefer: "size", "balanced" or "speed", where one costs the other: see choose-convolutions.
     memory_bytes_per_step: what comes from memory while a core does one multiply-add of
     `vector_lanes` floats, on a chip as packages are made for.
@@ -57,6 +58,7 @@ class PassContext:
     channel_block: int = 16
     math_exact: bool = False
     precision: str = ""
+    fusion: bool = True
     prefer: str = "balanced"
     vector_lanes: int = 16
     memory_bytes_per_step: float = 7.0

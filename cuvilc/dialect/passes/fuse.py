@@ -31,7 +31,7 @@ def run(program: Program, context: PassContext) -> None:
         graph = Graph(program)
         sites = _sites(graph)
         for site in sites:
-            for rule in rules():
+            for rule in rules() if context.fusion else ():
                 _apply(site, rule, context)
             _bind_rest(site)
         for site in sites:

@@ -52,7 +52,8 @@ class LoraGemm(Gemm):
 
     def build(self) -> Scheduled:
         made = super().build()
-        moved = moved_bytes(self.emitter.region, self.plan.anchor.operands[5])
+        outputs = ir.type_of(self.plan.anchor.results[0]).shape[-1]
+        moved = moved_bytes(self.emitter.region, self.plan.anchor.operands[3:6], outputs)
         return replace(made, facts=replace(made.facts, bytes=moved))
 
     def begin_tile(self, rows: int, row: Any, panel: Any) -> None:

@@ -8,6 +8,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, product
 from cuvilc.dialect.ops.lora_batch import COLUMNS, rows_per_slot
 from cuvilc.dialect.types import item_bytes
+from cuvilc.package.plan import TYPICAL_RANK
 from cuvilc.targets.region import Emitter, Region
 
 
@@ -53,11 +54,18 @@ class Adapters:
         return self.b.let(self.b.load(self.table, entry + column))
 
 
-def moved_bytes(region: Region, pool: Any) -> Dim:
-    """Bytes of all buffers but the pool, of which a run reads what its adapters have."""
-    moved: Dim = 0
+def moved_bytes(region: Region, held: Any, row_floats: Dim) -> Dim:
+    """Bytes of all buffers; of the table, which has thousands of lines, those of the slots, and of
+    the pool what one adapter has: an estimate for runs in which all rows have the same.
+
+    held: the values of slots, table and pool. row_floats: of a rank of an adapter.
+    """
+    slots, table, pool = held
+    lines = ir.type_of(slots).shape[0] * ir.type_of(table).shape[0]
+    moved: Dim = lines * COLUMNS * item_bytes(ir.type_of(table).dtype)
+    moved = moved + row_floats * TYPICAL_RANK * item_bytes(ir.type_of(pool).dtype)
     for value in (*region.arguments, *region.results):
         t = ir.type_of(value)
-        if value != pool:
+        if value not in (table, pool):
             moved = moved + product(t.physical_shape) * item_bytes(t.dtype)
     return moved

@@ -15,6 +15,7 @@ from tvm import tirx
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import ceildiv, minimum, product
 from cuvilc.dialect.ops.lora_batch import RANK, A
+from cuvilc.package.plan import TYPICAL_RANK
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.elementwise_loops import Place
@@ -24,7 +25,6 @@ from cuvilc.targets.schedules.reduction_fold import Fold
 from cuvilc.targets.tir import as_expr, const
 
 _TILES = 4  # of rows in a task
-_TYPICAL_RANK = 8  # for an estimate of the work
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -66,9 +66,9 @@ class _Shrink:
             with b.loop(lesser(low + rows, self.count) - done, start=done, name="m") as row:
                 self._rows_of(row, 1, self.adapters.slot(row))
         tasks = ceildiv(self.m, rows) * minimum(self.greatest, 1)
-        flops = self.m * self.columns * self.parts * (2 * _TYPICAL_RANK)
+        flops = self.m * self.columns * self.parts * (2 * TYPICAL_RANK)
         made = self.emitter.finish("lora-shrink", tasks, flops)
-        moved = moved_bytes(self.region, self.anchor.operands[3])
+        moved = moved_bytes(self.region, self.anchor.operands[1:], self.columns * self.parts)
         return replace(made, facts=replace(made.facts, bytes=moved))
 
     def _tile(self, row: Any) -> None:
