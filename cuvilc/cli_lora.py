@@ -53,12 +53,14 @@ def weights_table(adapters: Sequence[dict[str, Any]]) -> Any:
 def show_costs(costs: dict[str, Any], out: Output) -> None:
     """The modes side by side, as a dry run compares them, and the one that is recommended."""
     out.text(f"  adapters {', '.join(costs['adapters'])}")
-    rows = table("--lora", "package", "memory", "FLOP a row", "of a row", "swap", right=range(1, 6))
+    rows = table("--lora", "package", "memory", "FLOP a row", "more", "swap", right=range(1, 6))
     for mode, cost in costs["modes"].items():
         swap = "build anew" if cost["swap_ms"] is None else f"{cost['swap_ms']:.3g} ms"
+        swap = swap if cost["swap_ms"] != 0 else "none"
         rows.add_row(
             mode, f"+{bytes_text(cost['package_bytes'])}", f"+{bytes_text(cost['memory_bytes'])}",
             count_text(cost["row_flops"]), f"{cost['row_overhead']:.2%}", swap,
         )  # fmt: skip
     out.draw(rows)
+    out.text("  a row is what a product takes at once: a token of a text, a place of an image")
     out.text(f"  recommended: --lora {costs['recommended']}: {costs['why']}")

@@ -143,6 +143,9 @@ class Model:
             self._fail("CUV610", message)
         if not self._library.takes_batches:
             self._fail("CUV612", "the package was built before packages had batches of adapters")
+        if adapters and self.lora_mode == "swap":
+            message = "the package was built with --lora swap: one adapter at a time, for all rows"
+            self._fail("CUV612", message, "model.use(NAME), then run without `adapters`")
         names = [None if name is None else _c_string(name) for name in adapters]
         array = (c_char_p * len(names))(*names)
         self._check(self._library.set_adapters(context.handle, tenant, array, len(names)))
@@ -176,6 +179,9 @@ class Model:
         use before leaves no trace. Runs that other threads have begun finish with what they began
         with. CuvilError CUV612: no such adapter.
         """
+        if name is not None and self.lora_mode == "batch":
+            message = "the package was built with --lora batch: each row has an adapter of its own"
+            self._fail("CUV612", message, "give them to a run: run(feeds, adapters=[NAME, None, …])")
         self._adapt("use_adapter", name)
 
     def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
@@ -356,8 +362,8 @@ class Model:
         message: str = self._library.last_error().decode(errors="replace")
         return message
 
-    def _fail(self, code: str, message: str) -> NoReturn:
-        raise CuvilError(code, message, self._library.place)
+    def _fail(self, code: str, message: str, help: str = "") -> NoReturn:
+        raise CuvilError(code, message, self._library.place, help)
 
 
 def _c_string(text: str | bytes) -> bytes:

@@ -108,6 +108,8 @@ def test_an_adapter_of_the_package_and_one_that_comes_later(cuvilc, package, tmp
     for name in ("sql", loaded.load_adapter(tmp_path / "c.cuvla")):
         loaded.use(name)
         assert not mismatch(loaded(X), expected(tmp_path / name).astype(np.float32))
+    with pytest.raises(cuvil.CuvilError, match=r"CUV612.*--lora swap[^`]*model\.use\(NAME\)"):
+        loaded(X, adapters=["sql"] * len(X))
     loaded.close()
     assert "sql: swap, 2 modules" in cuvilc.ok("inspect", "m.cuvil").out
 
@@ -152,6 +154,9 @@ def test_a_model_is_called_with_adapters(cuvilc, package, tmp_path) -> None:
     found = loaded(X, adapters=names)
     assert np.array_equal(found, loaded.run({"x": X}, adapters=names)["y"])
     assert not np.array_equal(found, loaded(X))
+    with pytest.raises(cuvil.CuvilError, match=r"CUV612.*--lora batch[^`]*run\(feeds, adapters"):
+        loaded.use("sql")
+    loaded.use(None)
     loaded.close()
     proto = onnx.load(tmp_path / "m.onnx")
     proto.graph.input[0].name = "adapters"
