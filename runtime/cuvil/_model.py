@@ -181,7 +181,9 @@ class Model:
         """
         if name is not None and self.lora_mode == "batch":
             message = "the package was built with --lora batch: each row has an adapter of its own"
-            self._fail("CUV612", message, "give them to a run: run(feeds, adapters=[NAME, None, …])")
+            self._fail(
+                "CUV612", message, "give them to a run: run(feeds, adapters=[NAME, None, …])"
+            )
         self._adapt("use_adapter", name)
 
     def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
