@@ -107,7 +107,7 @@ def _rows_as_text(made: Any, width: int) -> Iterator[str]:
     for cells in zip(*(list(c.cells) for c in made.columns), strict=True):
         first, *rest = zip(heads, map(str, cells), strict=True)
         yield first[1]
-        told = ", ".join(f"{head} {cell}".strip() for head, cell in rest if cell)
+        told = ", ".join(f"{head} {cell}".strip() for head, cell in rest if cell.strip("–"))
         indent = "    "
         yield textwrap.fill(
             told, max(width, 2 * _LEAST_LAST), initial_indent=indent, subsequent_indent=indent,

@@ -61,17 +61,17 @@ def _places(
     """Each parameter that changes, as inspect_adapter tells a site of a model."""
     from cuvilc.package.cuvla import changed  # noqa: PLC0415
 
+    parts = [(weight, part) for weight in table for part in weight.parts]
+    own = {(part.module, part.parameter) for _, part in parts}
     found = []
-    for weight in table:
-        for part in weight.parts:
-            change = changes.get(part.module)
-            if change is None:
-                continue
-            found += [
-                _place(change.path, parameter, part, weight) for parameter in changed(change)
-                # In batches a layer's bias is added with its weight's change.
-                if parameter == part.parameter or (batched and part.parameter == "weight")
-            ]  # fmt: skip
+    for weight, part in parts:
+        change = changes.get(part.module)
+        if change is None:
+            continue
+        names = [n for n in changed(change) if n == part.parameter]
+        if batched and part.parameter == "weight":  # with it a bias that has no place of its own
+            names += [n for n in changed(change) if (part.module, n) not in own]
+        found += [_place(change.path, name, part, weight) for name in names]
     return found
 
 

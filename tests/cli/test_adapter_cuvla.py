@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from .helpers import Cuvilc, check_golden
@@ -89,6 +90,19 @@ def test_an_adapter_beside_a_package(cuvilc, package, tmp_path, mode) -> None:  
     assert result.code == 1
     told = result.out[result.out.index("1 parameter attaches") :]
     check_golden("adapter-not-all-in-a-package", shown(told), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_a_bias_is_told_once(cuvilc, tmp_path, mode) -> None:  # noqa: F811
+    model(tmp_path / "m.onnx")
+    module = "model.layers.0.q_proj"
+    values = files.pair(module) | {f"{files.PREFIX}{module}.bias": np.ones(4, np.float32)}
+    files.write(tmp_path / "tuned", values, target_modules=["q_proj"], bias="lora_only")
+    cuvilc.ok("build", "m.onnx", "--adapter", "tuned", "--lora", mode, "--vectors", "0")
+    told = cuvilc.ok("adapter", "inspect", "tuned", "--base", "m.cuvil", "--json").data["base"]
+    assert sorted((p["module"], p["parameter"]) for p in told["attached"]) == [
+        (module, "bias"), (module, "weight")
+    ]  # fmt: skip
 
 
 def test_a_package_that_takes_none(cuvilc, tmp_path) -> None:
