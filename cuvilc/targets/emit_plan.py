@@ -66,6 +66,7 @@ class _Emitter:
         self.plan = self.emitted.plan
         self.numbers: dict[Value, int] = {}
         self.buffers: dict[Buffer, int] = {}
+        self.adapted: dict[tuple[Adaptable, int], int] = {}  # their numbers, with their tables'
         self.tables: list[int] = []
         self.biases: dict[str, str] = {}  # keys of what layers with tables have, by their modules
 
@@ -207,24 +208,25 @@ class _Emitter:
         attrs, value = ir.attrs(operation), operation.results[0]
         t = ir.type_of(value)
         key, size = self.weight(operation)
-        number = len(self.plan.adaptable)
         parts = tuple(Part(*part) for part in attrs["parts"])
         kernel = self.kernel_number(attrs["kernel"]) if attrs["kernel"] else None
         if attrs["batched"]:  # every kernel that reads it takes factors; the weight itself stays
             kernel = 0
-            self.tables.append(attrs["table"])
             self.biases |= dict(attrs["biases"])
-        self.plan.adaptable.append(
-            Adaptable(
-                key, size, t.static_shape, t.dtype, t.layout, attrs["out_axis"], parts, kernel
-            )
+        made = Adaptable(
+            key, size, t.static_shape, t.dtype, t.layout, attrs["out_axis"], parts, kernel
         )
+        number = self.adapted.setdefault((made, attrs["table"]), len(self.adapted))
+        if number == len(self.plan.adaptable):  # not one that stands in another branch too
+            self.plan.adaptable.append(made)
+            self.emitted.bases.append(self.program.weights[attrs["key"]])
+            if attrs["batched"]:
+                self.tables.append(attrs["table"])
         self.numbers[value] = self.buffer(
             Buffer(BufferKind.WEIGHT, size, key)
             if attrs["batched"]
             else Buffer(BufferKind.ADAPTED, size, number)
         )
-        self.emitted.bases.append(self.program.weights[attrs["key"]])
 
     def base_bias(self, module: str, key: str) -> None:
         """What a layer whose rows have adapters adds anyway, for those who make adapters."""

@@ -16,6 +16,7 @@ from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.lora_codes import NO_PLACE
 from cuvilc.dialect.op import current_types, write_attr
 from cuvilc.dialect.ops.lora_batch import COLUMNS
+from cuvilc.dialect.passes.batch_rows import turned
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
 
@@ -61,7 +62,7 @@ class _Hidden:
         if not shape:
             raise _no_place(program, "the first input has no axis that could be the batch")
         self.batch: Dim = shape[0]
-        self.turned = _turned(block, self.batch)
+        self.turned = turned(block, self.batch)
         types = {
             "lora slots": TensorType((self.batch,), "int64"),
             "lora rank": TensorType((symbol(RANK),), "uint8"),
@@ -150,22 +151,6 @@ def _check_rows(program: Program, use: Operation, x: Value, hidden: _Hidden) -> 
         raise _no_place(program, f"the {what} is of {t.dtype}", use)
     if x in hidden.turned or not _rows_are_the_batch(x, hidden.batch):
         raise _no_place(program, f"the rows of {t} are not those of the batch", use)
-
-
-def _turned(main: Any, batch: Dim) -> set[Value]:
-    """The values that depend on a transpose which put another axis of the batch's size first: from
-    there on sizes do not tell which of the two is the batch.
-    """
-    live, turned = set(main.arguments), set[Value]()
-    for operation in ir.walk(main):
-        if not live.intersection(operation.operands):
-            continue
-        live.update(operation.results)
-        moved = operation.name == "ai.transpose" and ir.attrs(operation)["perm"][:1] != (0,)
-        first = ir.type_of(operation.results[0]).shape[:1] if moved else ()
-        if first == (batch,) or turned.intersection(operation.operands):
-            turned.update(operation.results)
-    return turned
 
 
 def _rows_are_the_batch(x: Value, batch: Dim) -> bool:

@@ -1,0 +1,97 @@
+"""Whose first axis is the batch? Sizes tell, unless another axis has the batch's: then what was
+done to a value does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.ir import Operation, Value
+
+_PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
+
+
+def turned(main: Any, batch: Dim) -> set[Value]:
+    """The values that come of the model's inputs and of which the first axis may be as long as the
+    batch, but is not the batch, or not in its order: another axis was put first, rows were cut,
+    picked or gathered from it. From there on sizes do not tell.
+    """
+    return _Flow(batch).run(main) if batch != 1 else set()
+
+
+class _Flow:
+    """live: what depends on the inputs; turned: of that, whose rows are not the batch's."""
+
+    def __init__(self, batch: Dim) -> None:
+        self.batch = batch
+        self.live: set[Value] = set()
+        self.turned: set[Value] = set()
+
+    def run(self, main: Any) -> set[Value]:
+        self.live.update(main.arguments)
+        self._block(main)
+        return self.turned
+
+    def _block(self, block: Any) -> None:
+        for operation in ir.operations(block):
+            if operation.name == "ai.loop":
+                self._loop(operation)
+            elif len(operation.regions):
+                for i in range(len(operation.regions)):
+                    inner = ir.body(operation, i)
+                    self._block(inner)
+                    self._same(ir.terminator(inner).operands, operation.results)
+            elif self.live.intersection(operation.operands):
+                self.live.update(operation.results)
+                if self.turned.intersection(operation.operands) or self._turns(operation):
+                    self.turned.update(operation.results)
+
+    def _loop(self, loop: Operation) -> None:
+        """Until nothing more comes of another round."""
+        body, first = ir.body(loop), int(ir.attrs(loop)["conditional"])
+        carried = len(body.arguments)
+        self._same(loop.operands[first:], body.arguments)
+        found = -1
+        while found != len(self.live) + len(self.turned):
+            found = len(self.live) + len(self.turned)
+            self._block(body)
+            self._same(ir.terminator(body).operands[first : first + carried], body.arguments)
+        given = list(ir.terminator(body).operands)[first:]
+        self._same([*loop.operands][first : first + carried], loop.results)  # of no round at all
+        self._same(given, loop.results)
+        for value, rows in zip(given[carried:], list(loop.results)[carried:], strict=True):
+            if value in self.live and self._is_long(rows):  # a new first axis: the rounds
+                self.turned.add(rows)
+
+    def _same(self, values: Iterable[Value], others: Iterable[Value]) -> None:
+        """The others are what the values are."""
+        for value, other in zip(values, others, strict=False):
+            if value in self.live:
+                self.live.add(other)
+            if value in self.turned:
+                self.turned.add(other)
+
+    def _is_long(self, value: Value) -> bool:
+        return bool(ir.type_of(value).shape[:1] == (self.batch,))
+
+    def _turns(self, operation: Operation) -> bool:
+        """Whether an operation puts other elements where the batch's were."""
+        x, attrs = operation.operands[0], ir.attrs(operation)
+        if operation.name == "ai.transpose":
+            return attrs["perm"][:1] != (0,) and self._is_long(operation.results[0])
+        if operation.name == "ai.matmul":  # rows of a product are those of its first operand
+            return x not in self.live and self._is_long(operation.results[0])
+        if x not in self.live or not self._is_long(x):
+            return False
+        if operation.name == "ai.slice":
+            cut = (attrs["starts"][0], attrs["steps"][0], attrs["sizes"][0])
+            return cut != (0, 1, self.batch)
+        if operation.name == "ai.gather_nd":
+            return not attrs["batch_dims"]
+        if operation.name in _PICK:
+            return bool(attrs["axis"] == 0)
+        # A reduction that keeps its axis leaves one row, which may be added to all.
+        return attrs.get("keepdims") is False and 0 in (*attrs.get("axes", ()), attrs.get("axis"))
