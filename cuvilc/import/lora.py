@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuvilc.adapter import Adapter
-from cuvilc.artifact import is_cuvla
+from cuvilc.artifact import METADATA_FILE, is_cuvla
 from cuvilc.diagnostics import CuvilError, Diagnostic, fail
 
 from . import lora_codes as codes
@@ -42,6 +42,11 @@ def read_adapters(path: str | Path, name: str | None = None) -> tuple[Adapter, .
             codes.NOT_AN_ADAPTER, "this is a .cuvla file, which was built for a package already",
             place=str(place),
             help='`model.load_adapter("FILE.cuvla")` loads it; here, name what it was built from',
+        )  # fmt: skip
+    if place.suffix == ".onnx":
+        raise fail(
+            codes.NOT_AN_ADAPTER, "this is a model, and no adapter", place=str(place),
+            help="name the adapter's folder; of `adapter inspect` the model is --base",
         )  # fmt: skip
     return _of_file(place, name)
 
@@ -115,6 +120,11 @@ def _only_file(folder: Path) -> Path:
     files = [n for n in inside if n.endswith(".safetensors")]
     if len(files) == 1 and files[0] != lora_peft.TENSORS:
         return folder / files[0]
+    if METADATA_FILE in inside:
+        raise fail(
+            codes.NOT_AN_ADAPTER, "this is a package, and no adapter", place=str(folder),
+            help=f"`cuvilc inspect {folder}` shows the adapters in it",
+        )  # fmt: skip
     shown = ", ".join(inside[:_SHOWN]) + (" …" if len(inside) > _SHOWN else "")
     missing = f"no {lora_peft.CONFIG} is there"
     raise fail(

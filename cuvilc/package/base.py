@@ -47,6 +47,11 @@ class Base:
 
 def open_base(path: Path) -> Base:
     """The package's table. CUV520 to CUV523, CUV762."""
+    if path.is_file() and path.suffix == ".onnx":
+        raise fail(
+            artifact.NOT_A_PACKAGE, f"{path} is a model, and no package", place=str(path),
+            help=f"`cuvilc build {path} --lora swap` (or `batch`) builds one that takes adapters",
+        )  # fmt: skip
     metadata = artifact.read_package(path).metadata
     lora = metadata.get("lora")
     if lora is None or lora["mode"] not in ("swap", "batch"):
@@ -54,6 +59,7 @@ def open_base(path: Path) -> Base:
             TAKES_NO_ADAPTERS,
             f"`{path.name}` was built without `--lora swap` or `batch`",
             place=str(path),
+            help="`cuvilc build MODEL.onnx --lora swap` (or `batch`) builds one that takes them",
         )
     table = tuple(_site(w) for w in lora["weights"])
     identity = bytes.fromhex(lora["fingerprint"])

@@ -67,6 +67,14 @@ def test_what_was_built_is_no_source(cuvilc, chat) -> None:
         assert result.code == 1 and "CUV701" in result.err and "already" in result.err
 
 
+def test_other_things_in_an_adapters_place(cuvilc, package) -> None:  # noqa: F811
+    for place, said in (("m.onnx", "this is a model"), ("m.cuvil", "`cuvilc inspect m.cuvil`")):
+        result = cuvilc("adapter", "inspect", place)
+        assert result.code == 1 and "CUV701" in result.err and said in result.err
+    result = cuvilc("adapter", "build", "sql", "--base", "m.onnx")
+    assert result.code == 1 and "CUV520" in result.err and "m.onnx --lora swap" in result.err
+
+
 def test_damaged_files(cuvilc, chat, tmp_path) -> None:
     whole = chat.read_bytes()
     for at in (0, 8, 12, 20, 88, 104, 128 + 20, len(whole) - 1):
