@@ -48,11 +48,20 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
     base = open_base(package)
     adapters = import_module("cuvilc.import.lora").read_adapters(source, name or None)
     made = []
-    for adapter in adapters:
+    for adapter in (spelled(a, base) for a in adapters):
         changes = changes_for(adapter, base)
         data = encode(adapter, changes, base.table, base.read, base.fingerprint, base.batched)
         made.append((adapter, data))
     return made
+
+
+def spelled(adapter: Adapter, base: Any) -> Adapter:
+    """An adapter of kohya's or diffusers' with paths as the package has them; PEFT's are so."""
+    modules = {part.module for weight in base.table for part in weight.parts}
+    found: Adapter = import_module("cuvilc.import.lora_spelling").in_model(
+        adapter, modules.union(base.others)
+    )
+    return found
 
 
 def changes_for(adapter: Adapter, base: Any) -> dict[str, ModuleChange]:

@@ -188,6 +188,26 @@ def test_requests_with_adapters_share_runs(cuvilc, package, tmp_path, mode) -> N
     loaded.close()
 
 
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_a_file_of_kohyas_comes_later(cuvilc, package, tmp_path) -> None:
+    """Its names have underscores for dots; the package's tell where they were."""
+    [peft] = import_module("cuvilc.import.lora").read_adapters(adapter(tmp_path / "chat", seed=4))
+    values = {}
+    for change in peft.changes:
+        stem, low = f"lora_te_{change.path.replace('.', '_')}", change.low_rank
+        values |= {f"{stem}.lora_down.weight": low.a, f"{stem}.lora_up.weight": low.b}
+        values[f"{stem}.alpha"] = np.array(low.alpha, np.float32)
+    files.write_file(tmp_path / "k.safetensors", values)
+    told = cuvilc.ok("adapter", "inspect", "k.safetensors", "--base", "m.cuvil", "--json").data
+    assert len(told["base"]["attached"]) == 2 and not told["base"]["left_over"]
+    cuvilc.ok("adapter", "build", "k.safetensors", "--base", "m.cuvil", "-o", "k.cuvla")
+    np.savez(tmp_path / "in.npz", x=X)
+    run = ("run", "m.cuvil", "--inputs", "in.npz", "--outputs", "out.npz", "--use", "k.cuvla")
+    cuvilc.ok(*run)
+    found = np.load(tmp_path / "out.npz")["y"]
+    assert not mismatch(found, expected(tmp_path / "chat").astype(np.float32))
+
+
 def test_json_and_the_name(cuvilc, package, tmp_path) -> None:
     adapter(tmp_path / "chat")
     [made] = cuvilc.ok(
