@@ -14,7 +14,7 @@ class Facts:
     """One kernel on one level; sizes over the kernel's own symbols.
 
     scalars: what the launch passes, in this order. misses: why the schedules tried before did not
-    take it.
+    take it. parts: symbols of the functions that it calls (part.py).
     """
 
     schedule: str
@@ -24,6 +24,7 @@ class Facts:
     flops: Dim
     bytes: Dim
     misses: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         values = {k: str(getattr(self, k)) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
@@ -32,6 +33,7 @@ class Facts:
             "schedule": self.schedule,
             "scalars": scalars,
             "misses": list(self.misses),
+            "parts": list(self.parts),
             **values,
         }
 
@@ -39,4 +41,5 @@ class Facts:
     def from_json(values: dict[str, Any]) -> Facts:
         sizes = {k: parse(values[k]) for k in ("tasks", "scratch_bytes", "flops", "bytes")}
         scalars = tuple(parse(s) for s in values["scalars"])
-        return Facts(values["schedule"], scalars, misses=tuple(values["misses"]), **sizes)
+        misses, parts = tuple(values["misses"]), tuple(values["parts"])
+        return Facts(values["schedule"], scalars, misses=misses, parts=parts, **sizes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuvilc.diagnostics import define, fail
 from cuvilc.dialect import dims, ir
@@ -25,6 +25,9 @@ from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import KINDS
 from cuvilc.targets.facts import Facts
+
+if TYPE_CHECKING:  # a cache hit does not load TVM
+    from cuvilc.targets.region import Scheduled
 
 NO_SCHEDULE = define(
     "CUV403",
@@ -45,13 +48,15 @@ Please report the message with the model.
 class Kernel:
     """A kernel on all levels. Sizes that differ by level select on the symbol CPU_LEVEL.
 
-    `levels`: for each level the one whose code it runs.
+    `levels`: for each level the one whose code it runs. `parts`: objects of the functions that it
+    calls, by symbol.
     """
 
     name: str
     facts: Facts
     levels: tuple[int, ...] = ()
     objects: list[bytes] = field(default_factory=list)
+    parts: dict[str, bytes] = field(default_factory=dict)
     cached: bool = False
 
 
@@ -69,57 +74,94 @@ def compile_kernels(
     kernels: dict[str, Kernel] = {}
     with program, tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(jobs) as pool:
         functions = program.kernels()
-        pending: list[tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]] = []
-        for function in functions:
-            kernel, work = _start(program, function, chips, cache, pool, Path(directory))
-            pending.append((kernel, work))
-        for done, (kernel, work) in enumerate(pending, 1):
-            for key, header, future in work:
-                code = future.result()
-                kernel.objects.append(code)
-                if key:
-                    cache.put(key, header + code)
+        compiler = _Compiler(program, chips, cache, pool, Path(directory))
+        pending = [compiler.start(f) for f in functions]
+        for done, (kernel, objects, parts) in enumerate(pending, 1):
+            kernel.objects = [made.result() for made in objects]
+            kernel.parts = {symbol: made.result() for symbol, made in parts.items()}
             kernels[kernel.name] = kernel
             if progress:
                 progress(done, len(functions), kernel.name)
     return kernels
 
 
-def _start(
-    program: Program,
-    function: Operation,
-    chips: Sequence[Chip],
-    cache: Cache,
-    pool: ThreadPoolExecutor,
-    directory: Path,
-) -> tuple[Kernel, list[tuple[str, bytes, Future[bytes]]]]:
-    """Look up or schedule one kernel on every level, and set LLVM to work."""
-    name = ir.attrs(function)["sym_name"]
-    text = ir.text_of(function)
-    every: list[Facts] = []
-    work: list[tuple[str, bytes, Future[bytes]]] = []
-    cached = True
-    levels = _code_levels(function, chips)
-    for level, chip in enumerate(chips):
-        if levels[level] != level:
-            continue
-        given = every[-1].scalars if every else ()
-        key = digest(text, repr(chip), kernel_symbol(name, level), repr(given), code_version())
-        entry = cache.get(key)
-        if entry is not None:
-            size = int.from_bytes(entry[:4], "little")
-            every.append(Facts.from_json(json.loads(entry[4 : 4 + size])))
-            work.append(("", b"", _done(entry[4 + size :])))
-            continue
-        cached = False
-        symbol = kernel_symbol(name, level)
-        facts, code = schedule_kernel(program, function, chip, symbol, given)
-        header = json.dumps(facts.to_json()).encode()
-        future = pool.submit(_compile, code, chip, directory / f"{symbol}.o")
-        every.append(facts)
-        work.append((key, len(header).to_bytes(4, "little") + header, future))
-    made = dict(zip(sorted(set(levels)), every, strict=True))
-    return Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached), work
+class _Compiler:
+    """Looks kernels up or schedules them, and sets LLVM to work."""
+
+    def __init__(
+        self, program: Program, chips: Sequence[Chip], cache: Cache, pool: ThreadPoolExecutor,
+        directory: Path,
+    ) -> None:  # fmt: skip
+        self.program, self.chips, self.cache = program, chips, cache
+        self.pool, self.directory = pool, directory
+        self.parts: dict[str, Future[bytes]] = {}
+
+    def start(
+        self, function: Operation
+    ) -> tuple[Kernel, list[Future[bytes]], dict[str, Future[bytes]]]:
+        """One kernel on every level, its objects to be, and those of its parts."""
+        name, text = ir.attrs(function)["sym_name"], ir.text_of(function)
+        every: list[Facts] = []
+        objects: list[Future[bytes]] = []
+        cached = True
+        levels = _code_levels(function, self.chips)
+        for level in sorted(set(levels)):
+            chip, symbol = self.chips[level], kernel_symbol(name, level)
+            given = every[-1].scalars if every else ()
+            key = digest(text, repr(chip), symbol, repr(given), code_version())
+            found = self.found(key, chip)
+            if found is None:
+                cached = False
+                found = self.made(key, function, chip, symbol, given)
+            every.append(found[0])
+            objects.append(found[1])
+        made = dict(zip(sorted(set(levels)), every, strict=True))
+        kernel = Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached)
+        parts = {symbol: self.parts[symbol] for facts in every for symbol in facts.parts}
+        return kernel, objects, parts
+
+    def found(self, key: str, chip: Chip) -> tuple[Facts, Future[bytes]] | None:
+        """A kernel in the cache, if all its parts are there too."""
+        entry = self.cache.get(key)
+        if entry is None:
+            return None
+        size = int.from_bytes(entry[:4], "little")
+        facts = Facts.from_json(json.loads(entry[4 : 4 + size]))
+        if all(self.has_part(symbol, chip) for symbol in facts.parts):
+            return facts, _done(entry[4 + size :])
+        return None
+
+    def has_part(self, symbol: str, chip: Chip) -> bool:
+        """Whether a part is there without being built."""
+        if symbol not in self.parts:
+            entry = self.cache.get(_part_key(symbol, chip))
+            if entry is None:
+                return False
+            self.parts[symbol] = _done(entry)
+        return True
+
+    def made(
+        self, key: str, function: Operation, chip: Chip, symbol: str, given: tuple[Dim, ...]
+    ) -> tuple[Facts, Future[bytes]]:
+        """A kernel that LLVM compiles, with those of its parts that are not there."""
+        scheduled = schedule_kernel(self.program, function, chip, symbol, given)
+        header = json.dumps(scheduled.facts.to_json()).encode()
+        entry = len(header).to_bytes(4, "little") + header
+        for part in scheduled.parts:
+            if not self.has_part(part.symbol, chip):
+                of_part = _part_key(part.symbol, chip)
+                self.parts[part.symbol] = self.submit(part.build(), chip, part.symbol, of_part)
+        return scheduled.facts, self.submit(scheduled.function, chip, symbol, key, entry)
+
+    def submit(
+        self, code: Any, chip: Chip, symbol: str, key: str, header: bytes = b""
+    ) -> Future[bytes]:
+        path = self.directory / f"{symbol}.o"
+        return self.pool.submit(_compile, code, chip, path, self.cache, key, header)
+
+
+def _part_key(symbol: str, chip: Chip) -> str:
+    return digest("part", symbol, repr(chip), code_version())
 
 
 def kinds_of(function: Operation) -> frozenset[str]:
@@ -154,8 +196,8 @@ def _done(code: bytes) -> Future[bytes]:
 
 def schedule_kernel(
     program: Program, function: Operation, chip: Chip, symbol: str, scalars: tuple[Dim, ...] = ()
-) -> tuple[Facts, Any]:
-    """Facts and function (tirx.PrimFunc) of the first schedule that takes the region, else CUV403.
+) -> Scheduled:
+    """What the first schedule that takes the region makes of it; CUV403 if none does.
 
     `scalars`: another level's, kept in front.
     """
@@ -172,7 +214,7 @@ def schedule_kernel(
         except Miss as miss:
             misses.append(f"{label}: {miss}")
             continue
-        return replace(scheduled.facts, misses=tuple(misses)), scheduled.function
+        return replace(scheduled, facts=replace(scheduled.facts, misses=tuple(misses)))
     layers = ", ".join(_layers(program, function)) or "a layer without a name"
     raise fail(
         NO_SCHEDULE, f"no schedule makes code of kernel `{ir.attrs(function)['sym_name']}`",
@@ -189,12 +231,14 @@ def _layers(program: Program, function: Operation) -> list[str]:
     return [f"`{n}`" for n in dict.fromkeys(named) if n]
 
 
-def _compile(function: Any, chip: Chip, path: Path) -> bytes:
+def _compile(function: Any, chip: Chip, path: Path, cache: Cache, key: str, header: bytes) -> bytes:
+    """The object code, which the cache gets behind `header`."""
     from cuvilc.targets import llvm  # noqa: PLC0415
 
     llvm.compile_object(function, llvm.llvm_target(chip.llvm), str(path))
     code = path.read_bytes()
     path.unlink()
+    cache.put(key, header + code)
     return code
 
 

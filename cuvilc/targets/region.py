@@ -17,6 +17,7 @@ from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.types import TensorType, item_bytes
 from cuvilc.targets.facts import Facts
 from cuvilc.targets.notation import Accessor, Notation
+from cuvilc.targets.part import Part
 from cuvilc.targets.tir import Buffer, CannotVectorize, KernelBuilder, is_load
 
 
@@ -30,6 +31,7 @@ class Scheduled:
 
     function: Any  # tirx.PrimFunc
     facts: Facts
+    parts: tuple[Part, ...] = ()  # that it calls
 
 
 @dataclass
@@ -101,6 +103,7 @@ class Emitter:
         self._accessors: dict[Value, Accessor] = {
             v: self.k.operand(ir.type_of(v), i) for i, v in enumerate(region.arguments)
         }
+        self._parts: dict[str, Part] = {}
 
     def define(self, value: Value, load: Any) -> None:
         """`load(index)` is from now on what `value` is at a logical index."""
@@ -188,9 +191,22 @@ class Emitter:
         for number, value in enumerate(self.region.results):
             self.store(number, index, self.accessor(value)[tuple(index)])
 
+    def call(self, part: Part, buffers: Sequence[Buffer], indices: Sequence[Any]) -> None:
+        """Call a part with the addresses of buffers, then with indices."""
+        self._parts[part.symbol] = part
+        self.builder.call(part.symbol, buffers, indices)
+
     def finish(self, schedule: str, tasks: Dim, flops: Dim) -> Scheduled:
         """The kernel, of which nothing is left to be built."""
         function, b = self.builder.finish(), self.builder
         moved = self.region.moved_bytes()
-        facts = Facts(schedule, tuple(b.scalars), tasks, b.scratch_bytes, flops, moved)
-        return Scheduled(function, facts)
+        facts = Facts(
+            schedule,
+            tuple(b.scalars),
+            tasks,
+            b.scratch_bytes,
+            flops,
+            moved,
+            parts=tuple(self._parts),
+        )
+        return Scheduled(function, facts, tuple(self._parts.values()))

@@ -390,6 +390,11 @@ class KernelBuilder:
         if not any(f"@{name}(" in t for t in self._llvm):
             self._llvm.append(text)
 
+    def call(self, symbol: str, buffers: Sequence[Buffer], indices: Sequence[Any]) -> None:
+        """Call a part (part.py) with the addresses of buffers, then with indices."""
+        values = [*(b.data for b in buffers), *map(as_expr, indices)]
+        self.emit(tirx.Evaluate(tirx.call_extern("int32", symbol, *values)))
+
     @contextmanager
     def _block(self) -> Iterator[list[tirx.Stmt]]:
         statements: list[tirx.Stmt] = []
@@ -405,8 +410,7 @@ class KernelBuilder:
 
     def finish(self) -> tirx.PrimFunc:
         """The function. Call once, when all statements are there."""
-        (statements,) = self._blocks
-        head = [tirx.DeclBuffer(self._scalar_buffer, data=self._scalar_argument), *self._head]
+        head = [tirx.DeclBuffer(self._scalar_buffer, data=self._scalar_argument)]
         params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
         symbol = self.name
         if self.can_fault:
@@ -416,12 +420,18 @@ class KernelBuilder:
             params.append(pointer)
             head.append(tirx.DeclBuffer(self._fault, data=pointer))
             symbol += BODY
-        body = _sequence([*head, *statements, tirx.Return(const(0, "int32"))])
+        return self._function(params, head, symbol)
+
+    def _function(
+        self, params: Sequence[Any], head: Sequence[tirx.Stmt], symbol: str
+    ) -> tirx.PrimFunc:
+        (statements,) = self._blocks
+        body = _sequence([*head, *self._head, *statements, tirx.Return(const(0, "int32"))])
         for text in self._llvm if self.uses_half else [*self._llvm, _NO_HALF]:
             body = tirx.AttrStmt(
                 const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body
             )
-        function = tirx.PrimFunc(params, body, PrimType("int32"))
+        function = tirx.PrimFunc(list(params), body, PrimType("int32"))
         return function.with_attr("global_symbol", symbol).with_attr(
             "tirx.noalias", not self.in_place
         )

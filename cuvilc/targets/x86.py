@@ -193,21 +193,27 @@ class X86:
                     continue
                 name = ir.attrs(function)["sym_name"]
                 for chip in chips:
-                    _, code = schedule_kernel(program, function, chip, name)
-                    text = llvm.lower(code, llvm.llvm_target(chip.llvm), form)
-                    options.texts[f"{name}.{chip.name}"] = text
+                    made, target = schedule_kernel(program, function, chip, name), chip.llvm
+                    codes = {f"{name}.{chip.name}": made.function}
+                    codes |= {part.symbol: part.build() for part in made.parts}
+                    for label, code in codes.items():
+                        if label not in options.texts:
+                            text = llvm.lower(code, llvm.llvm_target(target), form)
+                            options.texts[label] = text
 
     def write(
         self, compiled: Compiled, metadata: dict[str, Any], destination: Path, options: BuildOptions
     ) -> Any:
         emitted = compiled.emitted
-        objects = [code for name in emitted.plan.kernels for code in compiled.kernels[name].objects]
+        kernels = [compiled.kernels[name] for name in emitted.plan.kernels]
+        parts = {symbol: code for kernel in kernels for symbol, code in kernel.parts.items()}
+        objects = [code for kernel in kernels for code in kernel.objects]
         complete = describe(emitted.plan, target_kind=self.name, kernels=emitted.facts, **metadata)
         if self._runtime is not None:
             self._runtime.result()
         return write_package(
             emitted.plan,
-            objects,
+            [*objects, *parts.values()],
             emitted.weights,
             complete,
             destination,

@@ -101,9 +101,11 @@ class Kernel:
         started = time.process_time()
         target = llvm.llvm_target(chip.llvm)
         llvm.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
+        for part in self.scheduled.parts:
+            llvm.compile_object(part.build(), target, str(base / f"{part.symbol}.o"))
         self.compile_ms = (time.process_time() - started) * 1e3
         self._target = target
-        self.code_bytes = _code_bytes(base / "kernel.o")
+        self.code_bytes = sum(map(_code_bytes, base.glob("*.o")))
         self.library = link(base)
         self.call = self.library["kernel"]
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
@@ -180,9 +182,9 @@ def _code_bytes(path: Path) -> int:
 
 
 def link(base: Path) -> ctypes.CDLL:
-    """The library of `kernel.o` in this folder."""
+    """The library of the objects in this folder."""
     out = base / "kernel.so"
-    command = ["cc", "-shared", "-o", out, base / "kernel.o", "-lm"]
+    command = ["cc", "-shared", "-Wl,-Bsymbolic", "-o", out, *sorted(base.glob("*.o")), "-lm"]
     subprocess.run(command, check=True, capture_output=True)
     return ctypes.CDLL(str(out))
 

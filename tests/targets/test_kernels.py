@@ -27,7 +27,7 @@ def test_results_without_elements_need_no_loops() -> None:
     types = [TensorType((0, 3, 5, 5), "float32"), TensorType((4, 3, 3, 3), "float32")]
     program = program_of(types, conv)
     with program:
-        facts, _ = schedule_kernel(program, program.function("main"), V4, "main")
+        facts = schedule_kernel(program, program.function("main"), V4, "main").facts
     assert (facts.schedule, facts.tasks) == ("empty", 0)
     x, w = (np.zeros(t.shape, np.float32) for t in types)
     (y,) = Kernel(program, V4, empty.schedule).run({"x0": x, "x1": w})
@@ -41,7 +41,7 @@ EMPTY = [s for s in all_samples() if any(t and 0 in t.shape for t in operand_typ
 def test_every_empty_sample_has_a_schedule(name: str, number: int, case: Any) -> None:
     program = build(name, operand_types(case), case.attrs)
     with program:
-        facts, _ = schedule_kernel(program, program.function("main"), V3, "main")
+        facts = schedule_kernel(program, program.function("main"), V3, "main").facts
     assert facts.schedule
 
 

@@ -34,7 +34,7 @@ def _need_tile(tile, stride) -> None:
     need(stride in STRIDES, f"stride must be one of {STRIDES}, not {stride}")
 
 
-@op("ai.winograd_weights", traits=("prepared",))
+@op("ai.winograd_weights", traits=("prepared", "channels-given"))
 class WinogradWeights:
     """Weights of 3×3 windows as ai.conv_winograd multiplies them.   (Lavin & Gray 2016, eq. 12)
 

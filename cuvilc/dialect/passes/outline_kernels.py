@@ -1,8 +1,9 @@
 """Turn each fusion into a kernel function of its own and a launch of it; equal kernels become one.
 
 A kernel's sizes are its own symbols s0, s1, … in order of appearance, so that layers that differ
-only in which symbol they use share a kernel. The function's name is a hint at its work and a hash
-of its text.
+only in which symbol they use share a kernel. So do those of "channels-given" operations whatever
+their channels: the launch tells them. The function's name is a hint at its work and a hash of its
+text.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir, op
-from cuvilc.dialect.dims import Expr, substitute, symbol, symbols
+from cuvilc.dialect.dims import Dim, Expr, substitute, symbol, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
 
 NAME = "outline-kernels"
-VERSION = 1
+VERSION = 2
 
 
 def run(program: Program, context: PassContext) -> None:
@@ -37,19 +38,21 @@ def _outline(program: Program, fusion: Operation, known: dict[str, str]) -> None
     inner = ir.operations(ir.body(fusion))
     made = {r for o in inner for r in o.results}
     captured = list(dict.fromkeys(v for o in inner for v in o.operands if v not in made))
+    given = all("channels-given" in declared.traits for declared in map(_definition, inner[:-1]))
     renaming = _Renaming()
-    types = [renaming.type(ir.type_of(v)) for v in captured]
+    types = [renaming.type(ir.type_of(v), given) for v in captured]
     block = ir.define_function(program, "kernel", types)
     values: dict[Value, Value] = dict(zip(captured, block.arguments, strict=True))
     with ir.at_end(block):
         for operation in inner[:-1]:
-            _clone(operation, values, renaming)
+            _clone(operation, values, renaming, infer=given)
     ir.finish_function(block, [values[v] for v in inner[-1].operands])
     kind, hint = ir.attrs(fusion)["kind"], _hint(inner[:-1])
-    name = finish_kernel(block.owner.operation, tuple(renaming.names.values()), kind, hint, known)
+    names = tuple(f"s{n}" for n in range(len(renaming.sizes)))
+    name = finish_kernel(block.owner.operation, names, kind, hint, known)
     with ir.before(fusion):
         results = ir.build(
-            "ai.launch", *captured, kernel=name, symbols=tuple(symbol(n) for n in renaming.names),
+            "ai.launch", *captured, kernel=name, symbols=tuple(renaming.sizes),
             types=[ir.type_of(r) for r in fusion.results],
         )  # fmt: skip
     ir.replace(fusion, *(results if isinstance(results, tuple) else (results,)))
@@ -73,31 +76,50 @@ def finish_kernel(
     return name
 
 
+def _definition(operation: Operation) -> op.OpDef:
+    found = ir.definition(operation)
+    assert found is not None
+    return found
+
+
 class _Renaming:
     """Symbols of the caller to symbols of the kernel, in order of appearance."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
+        self.sizes: list[Dim] = []  # of the kernel's symbols, in terms of the caller's
 
     def dim(self, value: Any) -> Any:
         if isinstance(value, Expr):
             for name in sorted(symbols(value), key=lambda n: (str(value).find(n), n)):
-                self.names.setdefault(name, f"s{len(self.names)}")
+                if name not in self.names:
+                    self.names[name] = self.new(symbol(name))
             return substitute(value, {old: symbol(new) for old, new in self.names.items()})
         if isinstance(value, tuple):
             return tuple(self.dim(v) for v in value)
         return value
 
-    def type(self, t: TensorType) -> TensorType:
-        return t.with_(shape=self.dim(t.shape))
+    def new(self, size: Dim) -> str:
+        """The kernel's symbol for a size of its own."""
+        self.sizes.append(size)
+        return f"s{len(self.sizes) - 1}"
+
+    def type(self, t: TensorType, given: bool) -> TensorType:
+        """The type inside; `given`: its first two sizes are the kernel's symbols in any case."""
+        if not given:
+            return t.with_(shape=self.dim(t.shape))
+        first = tuple(symbol(self.new(d)) for d in t.shape[:2])
+        return t.with_(shape=(*first, *self.dim(t.shape[2:])))
 
 
-def _clone(operation: Operation, values: dict[Value, Value], renaming: _Renaming) -> None:
+def _clone(
+    operation: Operation, values: dict[Value, Value], renaming: _Renaming, infer: bool
+) -> None:
+    """`infer`: types follow from the operands."""
     attributes = {k: renaming.dim(v) for k, v in ir.attrs(operation).items()}
-    types = [renaming.type(ir.type_of(r)) for r in operation.results]
-    results = ir.build(
-        operation.name, *(values[v] for v in operation.operands), types=types, **attributes
-    )
+    if not infer:
+        attributes["types"] = [renaming.type(ir.type_of(r), False) for r in operation.results]
+    results = ir.build(operation.name, *(values[v] for v in operation.operands), **attributes)
     results = results if isinstance(results, tuple) else (results,)
     values.update(zip(operation.results, results, strict=True))
 

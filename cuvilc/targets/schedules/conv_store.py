@@ -15,6 +15,7 @@ from cuvilc.targets.schedules.microkernel import (
     opaque,
     powers_of_two,
 )
+from cuvilc.targets.tir import Buffer
 
 
 class Pixels(Protocol):
@@ -73,23 +74,25 @@ class ChannelStore:
         rows = opaque(self.b, count) if tile.rows > 1 else 1  # LLVM shall not unroll it
         with self.b.loop(rows, name="p") as p:
             for h in range(blocks):
-                self._block(memory, p, tile.width, image, block, h, place(p))
+                at = p * tile.width + h * BLOCK
+                self.pixel(memory, at, image, block + h, place(p))
 
     def _while(self, p: int, count: Any) -> AbstractContextManager[None]:
         """Only if p < count, of which there is one at least."""
         sure = p == 0 or isinstance(count, int)
         return nullcontext() if sure else self.b.when(p < count)
 
-    def _block(
-        self, memory: Any, p: Any, width: int, image: Any, block: Any, h: int, place: Any
+    def pixel(
+        self, memory: Buffer, at: Any, image: Any, block: Any, place: tuple[Any, ...]
     ) -> None:
+        """A block of channels of one pixel, from index `at` of the memory on."""
+
         def pieces(some: list[tuple[int, int]]) -> Callable[[], None]:
             def body() -> None:
                 for offset, lanes in some:
                     with self.b.loop(lanes, self.lanes) as lane:
-                        value = self.b.load(memory, p * width + (h * BLOCK + offset) + lane)
-                        channel = (block + h) * BLOCK + offset + lane
-                        self._store(image, channel, place, value)
+                        value = self.b.load(memory, at + offset + lane)
+                        self._store(image, block * BLOCK + offset + lane, place, value)
 
             return body
 
@@ -100,8 +103,7 @@ class ChannelStore:
             pieces(powers_of_two(partial))()
         else:
             last = self.channels // BLOCK
-            cases = [(block + h < last, whole), (None, pieces(powers_of_two(partial)))]
-            first_of(self.b, cases)
+            first_of(self.b, [(block < last, whole), (None, pieces(powers_of_two(partial)))])
 
     def _store(self, image: Any, channel: Any, place: Any, value: Any) -> None:
         if self.bias is not None:

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from cuvilc.dialect.winograd import Rows
 from cuvilc.targets.notation import Notation
+from cuvilc.targets.schedules.microkernel import opaque
+from cuvilc.targets.tir import Buffer, KernelBuilder
+
+Memory = tuple[Buffer, Any, Any]  # a buffer, the first index, and the step to the next
+
+
+def turns(b: KernelBuilder, count: int, name: str) -> AbstractContextManager[Any]:
+    """A loop over the points along an axis. LLVM shall not unroll it: that would take it long and
+    gain nothing.
+    """
+    return b.loop(opaque(b, count), name=name)
+
+
+def lines(b: KernelBuilder, matrix: Rows, source: Memory, to: Memory, lanes: int) -> None:
+    """matrix · values, each a vector of `lanes`."""
+    k = Notation(b)
+    (x, start, step), (y, place, stride) = source, to
+    with b.loop(lanes, "vectorized") as lane:
+        values = [k.let(b.load(x, start + i * step + lane)) for i in range(len(matrix[0]))]
+        for i, made in enumerate(combine(k, matrix, values)):
+            b.store(y, place + i * stride + lane, made)
 
 
 def combine(k: Notation, matrix: Rows, values: Sequence[Any]) -> list[Any]:

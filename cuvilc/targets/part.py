@@ -1,0 +1,66 @@
+"""Functions that kernels call: each is compiled once, however many kernels of a package share it.
+
+A kernel's code is as long to compile as it is; what its layers have in common, and takes their
+sizes as arguments, is compiled for all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PointerType, PrimType, Var
+
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, var
+
+
+@dataclass(frozen=True)
+class Part:
+    """`symbol` says all that decides the code; `build()` makes it (tirx.PrimFunc)."""
+
+    symbol: str
+    build: Callable[[], Any]
+
+
+def part(chip: Chip, build: Callable[[Chip, str], Any], name: str, *decides: int) -> Part:
+    """The part that `build(chip, symbol)` makes, where `decides` and the chip decide its code."""
+    words = ["part", name, *map(str, decides), chip.name]
+    symbol = "_".join(words).replace("-", "_")
+    return Part(symbol, lambda: build(chip, symbol))
+
+
+class PartBuilder(KernelBuilder):
+    """Builds a part, statement by statement, as a kernel is built.
+
+    Its parameters are in the order in which they are asked for; callers pass them so. Memory that
+    pointers lead to must not overlap.
+    """
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__(symbol)
+        self.uses_half = False
+        self._parameters: list[Any] = []
+
+    def floats(self, *names: str) -> list[Buffer]:
+        """Parameters that are addresses of float32, as flat buffers."""
+        made = []
+        for name in names:
+            pointer = Var(name, PointerType(PrimType("float32")))
+            found = tirx.decl_buffer((1 << 40,), "float32", name=f"{name}_", layout=None)
+            self._parameters.append(pointer)
+            self._head.append(tirx.DeclBuffer(found, data=pointer))
+            made.append(found)
+        return made
+
+    def indices(self, *names: str) -> list[PrimExpr]:
+        """Parameters that are int64."""
+        made = [var(name) for name in names]
+        self._parameters += made
+        return made
+
+    def finish(self) -> Any:
+        """The function. Call once, when all statements are there."""
+        return self._function(self._parameters, [], self.name)

@@ -1,0 +1,87 @@
+"""Functions that kernels share are compiled once, and found in the cache again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.ir import Program
+from cuvilc.dialect.passes import fuse, outline_kernels
+from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import TensorType
+from cuvilc.dialect.winograd import weight_points
+from cuvilc.package.cache import Cache
+from cuvilc.targets import kernels
+from tests.targets.kernel_harness import V4
+
+ATTRS = {"tile": 4, "stride": 1, "pads_begin": (1, 1), "pads_end": (1, 1), "out_layout": "NCHW16c"}
+
+
+@pytest.fixture
+def program() -> Program:
+    """Two layers that differ in size, each a kernel."""
+    program = Program.create("layers")
+    types = []
+    for channels, size in ((16, 8), (32, 16)):
+        types.append(TensorType((1, channels, size, size), layout="NCHW16c"))
+        weights = (channels, weight_points(4) ** 2, channels)
+        types.append(TensorType(weights, layout="pack0_32"))
+    with program:
+        names = tuple(f"x{n}" for n in range(len(types)))
+        block = ir.define_function(program, "main", types, input_names=names)
+        x = block.arguments
+        with ir.at_end(block):
+            made = [ir.build("ai.conv_winograd", x[i], x[i + 1], **ATTRS) for i in (0, 2)]
+        ir.finish_function(block, made)
+        program.function("main").attributes["output_names"] = ir.write_attr(("y0", "y1"))
+    for each in (fuse, outline_kernels):
+        each.run(program, PassContext())
+    return program
+
+
+def compiled(program: Program, cache: Cache) -> dict[str, kernels.Kernel]:
+    return kernels.compile_kernels(program, [V4], cache, 2)
+
+
+def code(made: dict[str, kernels.Kernel]) -> list[tuple[list[bytes], dict[str, bytes]]]:
+    return [(kernel.objects, kernel.parts) for kernel in made.values()]
+
+
+def test_kernels_share_parts(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not depend on a layer's sizes is one object."""
+    compiled_symbols = []
+    compile_one = kernels._compile
+
+    def noted(function: Any, chip: Any, path: Path, *rest: Any) -> bytes:
+        compiled_symbols.append(path.stem)
+        return compile_one(function, chip, path, *rest)
+
+    monkeypatch.setattr(kernels, "_compile", noted)
+    first, second = compiled(program, Cache(tmp_path)).values()
+    shared = first.parts.keys() & second.parts.keys()
+    assert {"part_winograd_inputs_4_1_x86_64_v4", "part_winograd_results_4_1_x86_64_v4"} <= shared
+    assert (
+        len(compiled_symbols)
+        == len(set(compiled_symbols))
+        == 2 + len(first.parts.keys() | second.parts.keys())
+    )
+
+
+def test_parts_are_cached(program: Program, tmp_path: Path) -> None:
+    """A full cache gives the same code; a part that is missing is made again."""
+    cache = Cache(tmp_path)
+    made = compiled(program, cache)
+    again = compiled(program, cache)
+    assert code(again) == code(made)
+    assert all(kernel.cached for kernel in again.values())
+    lost = cache._path(kernels._part_key("part_winograd_inputs_4_1_x86_64_v4", V4))
+    lost.unlink()
+    repaired = compiled(program, cache)
+    assert [kernel.cached for kernel in repaired.values()] == [False, True]
+    assert code(repaired) == code(made)
+    assert lost.exists()
