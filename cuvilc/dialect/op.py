@@ -164,7 +164,8 @@ def op(
     (element i depends on the operands' elements at i only), "injective" (has `element`),
     "costly" (an element takes much work: it is not computed twice), "rereads" (elements of operands
     are read for several of the result), "terminator", "free-types" (result types do not follow from
-    a shape rule).
+    a shape rule), "prepared" (of constants alone it is computed when a package is opened),
+    "channels-given" (kernels are for any first two sizes of the operands).
     """
 
     def declare(cls: type) -> OpDef:
@@ -227,9 +228,16 @@ def _mlir_class(definition: OpDef) -> type:
 
 
 def _verify(definition: OpDef, view: Any) -> bool:
-    operation = view.operation
+    """Whether the declaration accepts the operation. What it has accepted once it accepts again:
+    its rules see types and attributes only, and passes leave most operations as they are.
+    """
+    operation, table = view.operation, current_types()
+    operands, results = ([v.type for v in vs] for vs in (operation.operands, operation.results))
+    key = (definition.name, *operands, None, *results, *operation.attributes.items())
+    if key in table.accepted:
+        return True
     try:
-        types = [current_types().from_mlir(v.type) for v in operation.operands]
+        types = [table.from_mlir(t) for t in operands]
         attrs = read_attrs(operation)
         missing = definition.attrs.keys() - attrs.keys()
         if missing:
@@ -238,7 +246,7 @@ def _verify(definition: OpDef, view: Any) -> bool:
         if definition.regions or definition.traits & {"terminator", "free-types"}:
             return True
         expected = definition.result_types(types, attrs)
-        found = tuple(current_types().from_mlir(v.type) for v in operation.results)
+        found = tuple(table.from_mlir(t) for t in results)
     except (ShapeError, ValueError, KeyError, TypeError) as error:
         operation.location.emit_error(f"{definition.name}: {error}")
         return False
@@ -248,6 +256,7 @@ def _verify(definition: OpDef, view: Any) -> bool:
             f"{definition.name}: result is {said}, its operands make it {want}"
         )
         return False
+    table.accepted.add(key)
     return True
 
 
@@ -294,9 +303,13 @@ def read_attr(attr: ir.Attribute) -> Any:
 
 def read_attrs(operation: ir.Operation) -> dict[str, Any]:
     """All attributes of an operation as Python values, less those that MLIR keeps for itself."""
-    return {
-        a: read_attr(operation.attributes[a]) for a in operation.attributes if a not in RESERVED
-    }
+    known, attrs = _State.tables[id(operation.context)].values, {}
+    for name, attr in operation.attributes.items():
+        if name not in RESERVED:
+            if attr not in known:
+                known[attr] = read_attr(attr)
+            attrs[name] = known[attr]
+    return attrs
 
 
 SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")

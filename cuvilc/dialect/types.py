@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -160,9 +161,15 @@ def bytes_at_least(t: TensorType) -> int:
 
 
 class TypeTable:
-    """Converts between TensorType and MLIR types of one context, remembering both ways."""
+    """Converts between TensorType and MLIR types of one context, remembering both ways.
+
+    `values`: what attributes of the context are in Python. `accepted`: operations that their
+    declarations have accepted (op.py).
+    """
 
     def __init__(self) -> None:
+        self.values: dict[ir.Attribute, Any] = {}
+        self.accepted: set[tuple[Any, ...]] = set()
         self._to: dict[TensorType, ir.Type] = {}
         self._from: dict[ir.Type, TensorType] = {}
 
