@@ -1,6 +1,7 @@
 """Export the benchmark models: `python benchmarks/models.py [NAME ...] [--into FOLDER]`.
 
-Names that end in -int8 or -dynamic are quantised (quantised.py), and only made when asked for.
+Names that end in -int8 or -dynamic are quantised (quantised.py), and only made when asked for; so
+are those that begin with zoo-, trained models that packages carry (zoo.py), answered by onnxruntime.
 
 FOLDER/NAME/ holds model.onnx (torch.onnx, the dynamo exporter, static shapes, batch 1),
 inputs.npz, ref.npz (torch's own answers, one thread) and meta.json (operations, bytes). What is
@@ -45,6 +46,7 @@ QUANTISED = (
     "minilm-dynamic",
 )
 ALL = NAMES + QUANTISED
+ZOO = "zoo-"
 
 
 def cache_folder() -> Path:
@@ -72,6 +74,10 @@ def export(name: str, folder: Path) -> None:
 
             source, _, kind = name.rpartition("-")
             quantise(ensure(source, folder.parent), kind, aside)
+        elif name.startswith(ZOO):
+            from benchmarks.zoo import take
+
+            take(name.removeprefix(ZOO), aside)
         else:
             _trace(name, aside)
         shutil.rmtree(folder, ignore_errors=True)
@@ -143,7 +149,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--into", type=Path, default=cache_folder())
     options = parser.parse_args()
-    if unknown := set(options.names) - set(ALL):
+    if unknown := {n for n in options.names if not n.startswith(ZOO)} - set(ALL):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     for name in options.names or NAMES:
         start = time.perf_counter()

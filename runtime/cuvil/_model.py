@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_void_p, memmove, sizeof
+from ctypes import addressof, byref, c_char, c_char_p, c_void_p, memmove, sizeof
 from os import PathLike, fsencode
 from typing import Any, NoReturn
 
@@ -21,7 +21,11 @@ from ._trace import Event, Profile
 
 
 class Context:
-    """Mutable state of one run at a time, with the argument structures it reuses."""
+    """Mutable state of one run at a time, with the argument structures it reuses.
+
+    `dims`: the sizes of each output for the inputs' present shapes, None for one that only a run
+    can tell; None while the library was not asked.
+    """
 
     def __init__(
         self, library: Library, model: c_void_p, threads: int, ports: tuple[Port, ...]
@@ -30,19 +34,39 @@ class Context:
         options = _native.Options(sizeof(_native.Options), threads)
         library.check(library.context_create(model, byref(options), byref(self.handle)))
         self.tensors = [Tensor(dtype=port.dtype_number, rank=len(port.dims)) for port in ports]
-        self._shapes: list[tuple[int, ...]] = [()] * len(ports)
+        self._arguments = [byref(tensor) for tensor in self.tensors]
+        self._shapes: list[tuple[int, ...] | None] = [None] * len(ports)
+        self.dims: list[list[int] | None] | None = None
         self.has_adapters = False
+
+    def input(self, number: int, array: np.ndarray) -> Any:
+        """The C argument for an input."""
+        if array.shape != self._shapes[number]:
+            self.dims = None
+        return self.tensor(number, array)
 
     def tensor(self, number: int, array: np.ndarray) -> Any:
         """The C argument for an input or, counted after the inputs, an output."""
         tensor, shape = self.tensors[number], array.shape
-        tensor.data = array.__array_interface__["data"][0]
+        tensor.data = _address(array)
         if shape != self._shapes[number]:
             self._shapes[number] = shape
             tensor.rank = len(shape)
             if len(shape) <= _native.MAX_RANK:  # beyond, the library refuses the rank
                 tensor.dims[: len(shape)] = shape
-        return byref(tensor)
+        return self._arguments[number]
+
+
+_from_buffer: Any = c_char.from_buffer  # typeshed does not know arrays as buffers before 3.12
+
+
+def _address(array: np.ndarray) -> int:
+    """Of the array's first element. Most arrays tell a ctypes object four times as quickly."""
+    try:
+        return addressof(_from_buffer(array))
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or a dtype buffers lack
+        address: int = array.__array_interface__["data"][0]
+        return address
 
 
 class Model:
@@ -126,18 +150,18 @@ class Model:
         """A run with adapters of a tenant; None: the model's own."""
         context = self._take()
         try:
-            self._choose(context, tenant, adapters)
+            if adapters:
+                self._choose(context, tenant, adapters)
             return self._run(context, feeds, out or {})
         finally:
-            self._choose(context, None, ())
+            if context.has_adapters:
+                self._choose(context, None, ())
             self._give(context)
 
     def _choose(
         self, context: Context, tenant: c_void_p | None, adapters: Sequence[str | None]
     ) -> None:
         """The adapters of the context's next runs; it holds them until there are none."""
-        if not adapters and not context.has_adapters:
-            return
         if isinstance(adapters, str):
             message = f'`adapters` has a name for each row: ["{adapters}"] * rows, not "{adapters}"'
             self._fail("CUV610", message)
@@ -239,7 +263,7 @@ class Model:
     def check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The inputs as arrays that `run` takes without a copy. CuvilError CUV604, CUV605."""
         self._check_names(feeds, self.inputs, "input")
-        return {port.name: array for port, array in self._arrays(feeds)}
+        return {port.name: self._array(port, feeds) for port in self.inputs}
 
     def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
         """Run once and return what each step took."""
@@ -291,35 +315,33 @@ class Model:
         with self._lock:
             self._free.append(context)
 
-    def _arrays(self, feeds: Mapping[str, Any]) -> Iterator[tuple[Port, np.ndarray]]:
-        """Each input with its array, in order."""
-        for port in self.inputs:
-            if port.name not in feeds:
-                self._check_names(feeds, self.inputs, "input")  # a misspelt name says more
-                port.fail("CUV604", f"input `{port.name}` is missing")
-            yield port, port.array(feeds[port.name])
-
     def _run(
         self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         library, handle = self._library, context.handle
         kept = []  # alive until the run is over
-        for i, (port, array) in enumerate(self._arrays(feeds)):
+        for i, port in enumerate(self.inputs):
+            array = self._array(port, feeds)
             kept.append(array)
-            if status := library.set_input(handle, i, context.tensor(i, array)):
+            if status := library.set_input(handle, i, context.input(i, array)):
+                context.dims = None
                 port.fail(f"CUV{status}", self._message())
         if len(feeds) > len(kept):
             self._check_names(feeds, self.inputs, "input")
-        if status := library.infer_shapes(handle):
-            self._fail(f"CUV{status}", self._message())
+        dims = context.dims or self._infer(context)
         targets: list[np.ndarray | None] = []
         for i, port in enumerate(self.outputs):
-            target = port.target(out[port.name]) if port.name in out else self._empty(context, i)
+            sizes, target = dims[i], None
+            if out and port.name in out:
+                target = port.target(out[port.name])
+            elif sizes is not None:
+                target = port.empty(sizes)
             tensor = None if target is None else context.tensor(len(kept) + i, target)
             if status := library.set_output(handle, i, tensor):
                 port.fail(f"CUV{status}", self._message())
             targets.append(target)
-        self._check_names(out, self.outputs, "output")
+        if out:
+            self._check_names(out, self.outputs, "output")
         if status := library.run(handle):
             self._fail(f"CUV{status}", self._message())
         return {
@@ -327,16 +349,25 @@ class Model:
             for i, (port, target) in enumerate(zip(self.outputs, targets, strict=True))
         }
 
+    def _array(self, port: Port, feeds: Mapping[str, Any]) -> np.ndarray:
+        """The array of an input."""
+        if port.name not in feeds:
+            self._check_names(feeds, self.inputs, "input")  # a misspelt name says more
+            port.fail("CUV604", f"input `{port.name}` is missing")
+        return port.array(feeds[port.name])
+
+    def _infer(self, context: Context) -> list[list[int] | None]:
+        """The outputs' sizes for the inputs that were set; None where only a run can tell them."""
+        self._check(self._library.infer_shapes(context.handle))
+        tensors = (self._output(context, i) for i in range(len(self.outputs)))
+        sizes = (tensor.dims[: tensor.rank] for tensor in tensors)
+        context.dims = [None if -1 in dims else dims for dims in sizes]
+        return context.dims
+
     def _output(self, context: Context, i: int) -> Tensor:
         tensor = Tensor()
         self._library.check(self._library.get_output(context.handle, i, byref(tensor)))
         return tensor
-
-    def _empty(self, context: Context, i: int) -> np.ndarray | None:
-        """A new array for output i; None where only the run can tell its shape."""
-        tensor = self._output(context, i)
-        dims = tensor.dims[: tensor.rank]
-        return None if -1 in dims else self.outputs[i].empty(dims)
 
     def _copy(self, context: Context, i: int) -> np.ndarray:
         """Output i as the run left it in the context, in an array of its own."""

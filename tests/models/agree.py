@@ -13,9 +13,6 @@ import pytest
 from cuvilc.driver import BuildRequest, build
 from tests.tolerances import mismatch
 
-# onnxruntime's names for the dtypes of inputs.
-DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
-
 
 def session(path: Path) -> onnxruntime.InferenceSession:
     """The oracle, on one thread, silent."""

@@ -421,3 +421,23 @@ def test_output_of_sizes_that_no_array_has(load):
     with pytest.raises(cuvil.CuvilError) as caught:
         port.empty([2**63 - 1, 0])
     assert caught.value.code == "CUV608"
+
+
+def test_a_refused_size_leaves_no_trace(load):
+    """Sizes of outputs are remembered between calls, but only those of inputs that were taken."""
+    model = load(fake_models.mlp())
+    small, large = batch(2), batch(9)
+    for x in (small, small, large):
+        assert model(x).y.shape[0] == len(x)
+    refused("CUV606", model, batch(65))
+    refused("CUV605", model, large.astype(np.float64))
+    for x in (large, small, small):
+        assert not mismatch(model(x).y, fake_models.mlp_reference(x))
+
+
+def test_inputs_that_cannot_be_written(load):
+    model, x = load(fake_models.mlp()), batch(3)
+    x.flags.writeable = False
+    assert not mismatch(model(x).y, fake_models.mlp_reference(x))
+    view = np.frombuffer(x.tobytes(), np.float32).reshape(x.shape)
+    assert not mismatch(model(view).y, fake_models.mlp_reference(x))
