@@ -1,7 +1,7 @@
 """Export the benchmark models: `python benchmarks/models.py [NAME ...] [--into FOLDER]`.
 
 Names that end in -int8 or -dynamic are quantised (quantised.py), and only made when asked for; so
-are those that begin with zoo-, trained models that packages carry (zoo.py), answered by onnxruntime.
+are those that begin with zoo-: trained models of public packages (zoo.py), answers by onnxruntime.
 
 FOLDER/NAME/ holds model.onnx (torch.onnx, the dynamo exporter, static shapes, batch 1),
 inputs.npz, ref.npz (torch's own answers, one thread) and meta.json (operations, bytes). What is
