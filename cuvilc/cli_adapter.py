@@ -144,7 +144,7 @@ def _show(out: Output, reports: list[dict[str, Any]], every: bool) -> None:
             _show_file(out, report, every)
             continue
         for line in _head(report):
-            out.text(printable(line))
+            out.wrapped(printable(line))
         out.draw(_modules(report, every))
         hidden = len(report["modules"]) - _ROWS
         if hidden > 0 and not every:

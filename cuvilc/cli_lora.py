@@ -63,4 +63,4 @@ def show_costs(costs: dict[str, Any], out: Output) -> None:
         )  # fmt: skip
     out.draw(rows)
     out.text("  a row is what a product takes at once: a token of a text, a place of an image")
-    out.text(f"  recommended: --lora {costs['recommended']}: {costs['why']}")
+    out.wrapped(f"  recommended: --lora {costs['recommended']}: {costs['why']}")

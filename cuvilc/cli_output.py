@@ -14,6 +14,8 @@ from cuvilc.diagnostics import CuvilError
 
 _PIPE_WIDTH = 120  # where there is no terminal, and COLUMNS says nothing
 _LEAST_LAST = 20  # characters that the last column of a table may be folded to
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_SECOND_COLUMN = " " * 11
 _BETWEEN = 3  # characters between two columns
 
 
@@ -41,6 +43,13 @@ class Output:
         """A result for people."""
         if not self.json and not self.quiet:
             print(text)
+
+    def wrapped(self, text: str) -> None:
+        """A result of many words, within the width; what follows is indented under the second
+        column of lines such as `  rank     8`.
+        """
+        if not self.json and not self.quiet:
+            print(_filled(text, self.console().width, "", _SECOND_COLUMN))
 
     def draw(self, *tables: Any) -> None:
         """Tables, by rich, without the blanks that it pads lines with. One that begins with names
@@ -99,20 +108,26 @@ def _width_but_last(made: Any) -> int:
 
 def _rows_as_text(made: Any, width: int) -> Iterator[str]:
     """A table's rows one below the other: the first cell, then `column cell, column cell, …`."""
-    import textwrap  # noqa: PLC0415
-
     if made.title:
         yield str(made.title)
     heads = [str(c.header) for c in made.columns]
     for cells in zip(*(list(c.cells) for c in made.columns), strict=True):
         first, *rest = zip(heads, map(str, cells), strict=True)
         yield first[1]
-        told = ", ".join(f"{head} {cell}".strip() for head, cell in rest if cell.strip("–"))
-        indent = "    "
-        yield textwrap.fill(
-            told, max(width, 2 * _LEAST_LAST), initial_indent=indent, subsequent_indent=indent,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        parts = [f"{head} {cell}".strip() for head, cell in rest if cell.strip("–")]
+        # Short ones are not broken, such as `size 4.0 KiB`.
+        kept = [p.replace(" ", _NO_BREAK) if len(p) <= _LEAST_LAST else p for p in parts]
+        yield _filled(", ".join(kept), width, "    ", "    ").replace(_NO_BREAK, " ")
+
+
+def _filled(text: str, width: int, first: str, others: str) -> str:
+    """Lines of whole words: a name is copied from the screen, so it is never broken."""
+    import textwrap  # noqa: PLC0415
+
+    return textwrap.fill(
+        text, max(width, 2 * _LEAST_LAST), initial_indent=first, subsequent_indent=others,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _coloured(text: str) -> str:
