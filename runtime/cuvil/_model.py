@@ -329,25 +329,29 @@ class Model:
         if len(feeds) > len(kept):
             self._check_names(feeds, self.inputs, "input")
         dims = context.dims or self._infer(context)
-        targets: list[np.ndarray | None] = []
+        results: dict[str, np.ndarray] = {}
+        late = []  # outputs that only the run gives memory
         for i, port in enumerate(self.outputs):
-            sizes, target = dims[i], None
+            sizes, tensor = dims[i], None
             if out and port.name in out:
-                target = port.target(out[port.name])
+                results[port.name] = target = port.target(out[port.name])
+                tensor = context.tensor(len(kept) + i, target)
             elif sizes is not None:
-                target = port.empty(sizes)
-            tensor = None if target is None else context.tensor(len(kept) + i, target)
+                results[port.name] = target = port.empty(sizes)
+                tensor = context.tensor(len(kept) + i, target)
+            else:
+                late.append(i)
             if status := library.set_output(handle, i, tensor):
                 port.fail(f"CUV{status}", self._message())
-            targets.append(target)
         if out:
             self._check_names(out, self.outputs, "output")
         if status := library.run(handle):
             self._fail(f"CUV{status}", self._message())
-        return {
-            port.name: self._copy(context, i) if target is None else target
-            for i, (port, target) in enumerate(zip(self.outputs, targets, strict=True))
-        }
+        if late:
+            for i in late:
+                results[self.outputs[i].name] = self._copy(context, i)
+            results = {port.name: results[port.name] for port in self.outputs}
+        return results
 
     def _array(self, port: Port, feeds: Mapping[str, Any]) -> np.ndarray:
         """The array of an input."""
