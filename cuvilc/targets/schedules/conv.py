@@ -118,9 +118,10 @@ class _Tile:
         """`width` pixels from `ow`."""
         conv, plan = self.conv, self.conv.plan
         b = conv.b
-        sets = RegisterTile.sets_for(conv.chip, width, self.blocks * BLOCK) if width == 1 else 1
+        channels = plan.tile_width(self.blocks)
+        sets = RegisterTile.sets_for(conv.chip, width, channels) if width == 1 else 1
         sets = sets if plan.channels % sets == 0 else 1
-        tile = RegisterTile(b, width, self.blocks * BLOCK, sets)
+        tile = RegisterTile(b, width, channels, sets)
         start = b.let(self.row + (ow * plan.width.stride - plan.width.pad) * conv.pixel)
 
         def nest(inner: Callable[[Step], None]) -> None:

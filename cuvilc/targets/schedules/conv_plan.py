@@ -57,6 +57,10 @@ class Plan(ChannelUnits):
     rows: int = 1  # in a task
     units: int = 1  # in a task
 
+    def tile_width(self, blocks: int) -> int:
+        """Channels of a register tile over so many blocks: half of one if they suffice."""
+        return tile_width(self.outputs, blocks)
+
     @property
     def row_groups(self) -> Dim:
         return ceildiv(self.height.count, self.rows)
@@ -70,6 +74,13 @@ class Plan(ChannelUnits):
         """Multiply-adds that touch padding are not done and not counted."""
         taps = self.height.tap_count() * self.width.tap_count()
         return taps * (2 * self.outputs * self.channels) * self.images
+
+
+def tile_width(outputs: int, blocks: int) -> int:
+    """Channels of a register tile. Two short vectors take no longer than a long one that is half
+    empty, and on many chips half as long.
+    """
+    return BLOCK // 2 if outputs <= BLOCK // 2 else blocks * BLOCK
 
 
 def plan_of(region: Region, chip: Chip) -> Plan:
@@ -91,7 +102,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
     plan = Plan(
         anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
-        unit_blocks, tile_rows(chip, unit_blocks * BLOCK),
+        unit_blocks, tile_rows(chip, tile_width(outputs, unit_blocks)),
     )  # fmt: skip
     _group(plan)
     return plan
@@ -127,7 +138,7 @@ def _group(plan: Plan) -> None:
     """Rows, then units, until a task is long enough."""
     count = plan.width.count if isinstance(plan.width.count, int) else USUAL_WIDTH
     taps = plan.height.kernel * plan.width.kernel
-    row_flops = max(2 * count * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
+    row_flops = max(2 * count * plan.tile_width(plan.unit_blocks) * plan.channels * taps, 1)
     rows = max(1, round(_TASK_FLOPS / row_flops))
     if isinstance(plan.height.count, int):
         groups = max(1, -(-plan.height.count // rows))
