@@ -5,8 +5,10 @@ adapter level   one LoRA adapter on q and v of a Llama (hidden 512, 8 layers; lo
                 its fused kernels (`--lora batch`); folded into the weights.
 kernel level    models of models.py: every operation a kernel of its own, and as they are built.
 
-All forms of a model stay loaded and are timed in turn (compare.py says how). Bytes moved, FLOPs
-and kernels started are the plan's: of every kernel what it reads and writes, weights included.
+All forms of a model stay loaded and are timed in turn (compare.py says how); a percentage of time
+is the median over the rounds of what a form took more than the best one in the same round. Bytes
+moved, FLOPs and kernels started are the plan's: of every kernel what it reads and writes, weights
+included.
 Writes results.json, table.md and a plot for each level into --out. Ends with 1 where a form fails,
 or its answer is not torch's.
 """
@@ -33,6 +35,7 @@ if __name__ == "__main__":
 from benchmarks import lora_models, models
 from benchmarks.compare import measure, summary
 from benchmarks.fusion_peers import ADAPTER_LEVEL, GAIN, KERNEL_LEVEL, AsBuilt, Folded, Form
+from benchmarks.lora import overhead
 from benchmarks.machine import machine, versions
 from benchmarks.plot import bars
 
@@ -124,9 +127,9 @@ def markdown(report: dict[str, Any], level: str) -> str:
         for name, found in row["forms"].items():
             cells = ["failed"] * 4
             if "median_ms" in found:
+                slower, larger = _more(found, own)
                 cells = [
-                    _beside(found, own, "median_ms", 1, "{:.3f}"),
-                    _beside(found, own, "bytes", 1e6, "{:.2f}"),
+                    f"{found['median_ms']:.3f}{slower}", f"{found['bytes'] / 1e6:.2f}{larger}",
                     f"{found['flops'] / 1e6:.1f} M", str(found["launches"]),
                 ]  # fmt: skip
             lines.append(f"| {row['case']} | {row['threads']} | {name} | {' | '.join(cells)} |")
@@ -136,11 +139,11 @@ def markdown(report: dict[str, Any], level: str) -> str:
     )
 
 
-def _beside(found: dict[str, Any], own: dict[str, Any], key: str, unit: float, form: str) -> str:
-    """A value, and how much more it is than the best form's."""
-    text = form.format(found[key] / unit)
-    more = found[key] / own[key] - 1 if found is not own and own.get(key) else None
-    return text if more is None else f"{text} ({more:+.1%})"
+def _more(found: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
+    """How much longer than the best form it took, in the same rounds, and moves more."""
+    if found is own or "rounds" not in own:
+        return "", ""
+    return f" ({overhead(found, own)[0]:+.1%})", f" ({found['bytes'] / own['bytes'] - 1:+.1%})"
 
 
 def picture(report: dict[str, Any], level: str) -> str:

@@ -98,11 +98,17 @@ def add_overheads(results: dict[str, Any]) -> None:
     for peer, result in results.items():
         base = results.get(LORA_PEERS[peer].over, {})
         if "rounds" in result and "rounds" in base:
-            pairs = list(zip(result["rounds"], base["rounds"], strict=False))
-            quiet = [(a, b) for a, b in pairs if max(a[1], b[1]) <= DISTURBED]
-            chosen = quiet if len(quiet) >= 2 else pairs
-            share = statistics.median(a[0] / b[0] for a, b in chosen) - 1
-            result["over"] = [LORA_PEERS[peer].over, share, len(quiet)]
+            result["over"] = [LORA_PEERS[peer].over, *overhead(result, base)]
+
+
+def overhead(result: dict[str, Any], base: dict[str, Any]) -> tuple[float, int]:
+    """The median share that a peer took more in a round than another one in the same; how many
+    rounds nobody disturbed, which alone count where there are two.
+    """
+    pairs = list(zip(result["rounds"], base["rounds"], strict=False))
+    quiet = [(a, b) for a, b in pairs if max(a[1], b[1]) <= DISTURBED]
+    chosen = quiet if len(quiet) >= 2 else pairs
+    return statistics.median(a[0] / b[0] for a, b in chosen) - 1, len(quiet)
 
 
 def markdown(report: dict[str, Any]) -> str:

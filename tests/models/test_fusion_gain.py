@@ -44,6 +44,7 @@ def row(**forms: dict[str, Any]) -> dict[str, Any]:
 def test_tables_and_pictures() -> None:
     whole = {"median_ms": 2.0, "bytes": 4e6, "flops": 1e6, "launches": 3, "relative_error": 0.0}
     each = whole | {"median_ms": 3.0, "bytes": 6e6, "launches": 9, "relative_error": 1.0}
+    whole["rounds"], each["rounds"] = [[2.0, 0.0], [1.0, 0.0]], [[3.0, 0.0], [1.5, 0.0]]
     place = {"cpu": "c", "cores": 2, "date": "d"}
     made = {"machine": place, "results": [row(unfused=each, **{"fused-kernels": whole})]}
     lines = markdown(made, "kernel").splitlines()
