@@ -47,11 +47,26 @@ class LowRank:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows of a table that an adapter brings: values [T, D] for the tokens `indices` (T of them,
+    each once) of an embedding's weight [V, D], or of a head's that is tied to one.
+
+    tied: names of modules that the adapter says have the same rows, as ends of their paths.
+    """
+
+    indices: tuple[int, ...]
+    values: Array
+    tied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModuleChange:
     """What an adapter does to one module, named by its path in the base model ("h.0.attn.c_attn").
 
     kind: "linear", "convolution", "embedding", or "" where only parameters are replaced.
     replaced: whole parameters by name ("weight", "bias"), from modules_to_save and bias training.
+    rows: of the weight, where only these are replaced; then there is no `low_rank`, nor a weight
+    in `replaced`.
     fan_in_fan_out: what the configuration says, for all modules alike: that the base weight is
     stored [K, N], as in GPT-2's Conv1D; `low_rank` never is. PEFT goes by the layer, whatever is
     said here, so only the base model tells.
@@ -62,6 +77,7 @@ class ModuleChange:
     kind: str = ""
     low_rank: LowRank | None = None
     replaced: Mapping[str, Array] = field(default_factory=dict)
+    rows: Rows | None = None
     fan_in_fan_out: bool = False
     tensors: tuple[str, ...] = ()
 

@@ -74,6 +74,10 @@ def check(adapter: Adapter, changes: Mapping[str, ModuleChange], tables: Contain
     changes: by module; tables: the modules that are embeddings.
     """
     for module, change in changes.items():
+        if change.rows is not None and len(change.rows.indices) > MOST_RANK:
+            count = len(change.rows.indices)
+            what = f"adapter `{adapter.name}` replaces {count} rows of `{change.path}.weight`"
+            raise _refused(f"{what}, and a row of a batch may have at most {MOST_RANK}")
         new = change.replaced.get("weight")
         if new is None:
             continue

@@ -66,11 +66,26 @@ def spelled(adapter: Adapter, base: Any) -> Adapter:
 
 def changes_for(adapter: Adapter, base: Any) -> dict[str, ModuleChange]:
     """The adapter's changes by the modules of a package that is there. CUV722, CUV741 to CUV761."""
+    _check_rows(adapter)
     changes = resolve(adapter, base.table, base.batched, base.others)
     if base.batched:
         tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
         driver_batch.check(adapter, changes, tables)
     return changes
+
+
+def _check_rows(adapter: Adapter) -> None:
+    """CUV761 for rows of a table: what is tied to it in the model a package does not tell."""
+    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
+
+    change = next((c for c in adapter.changes if c.rows is not None), None)
+    if change is not None:
+        raise fail(
+            codes.NOT_IN_PACKAGE,
+            f"adapter `{adapter.name}` replaces rows of `{change.path}.weight`, and which weights"
+            " are tied to it the package does not tell",
+            place=str(adapter.place), help="name the adapter when the package is built",
+        )  # fmt: skip
 
 
 def resolve(

@@ -75,6 +75,7 @@ def find(program: Any, request: BuildRequest) -> Attached | None:
     sites = import_module("cuvilc.import.lora_attach").find_sites(
         program, adapters, adapter_map=request.adapter_map, base_weights=request.base_weights
     )
+    adapters = import_module("cuvilc.import.lora_tied").with_followers(adapters, sites.tied)
     return Attached(mode, adapters, sites)
 
 

@@ -38,6 +38,7 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     low = [c.low_rank for c in changes if c.low_rank is not None]
     factors = 4 * sum(int(r.a.size + r.b.size) for r in low)
     whole = sum(int(a.nbytes) for c in changes for a in c.replaced.values())
+    whole += sum(int(c.rows.values.nbytes) for c in changes if c.rows is not None)
     changed = _changed_bytes(attached)
     base = _row_flops(program)
     extra = max((sum(map(_work, a.changes)) for a in attached.adapters), default=0)

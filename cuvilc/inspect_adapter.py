@@ -90,6 +90,9 @@ def report_cuvla(shipped: Any) -> dict[str, Any]:
 def _module(adapter: Adapter, change: ModuleChange, graph: Any) -> dict[str, Any]:
     low_rank = change.low_rank
     arrays = dict(change.replaced)
+    if change.rows is not None:
+        arrays["rows of weight"] = change.rows.values
+    replaced = {name: list(value.shape) for name, value in arrays.items()}
     facts: dict[str, Any] = {"path": change.path, "kind": change.kind or "replaced"}
     if low_rank is not None:
         arrays |= {"a": low_rank.a, "b": low_rank.b}
@@ -102,7 +105,7 @@ def _module(adapter: Adapter, change: ModuleChange, graph: Any) -> dict[str, Any
                 arrays[part] = value
         facts["dora"] = low_rank.magnitude is not None
         facts["lora_bias"] = low_rank.bias is not None
-    facts["replaced"] = {n: list(v.shape) for n, v in change.replaced.items()}
+    facts["replaced"] = replaced
     facts["dtypes"] = sorted({v.dtype.name for v in arrays.values()})
     facts["parameters"] = sum(v.size for v in arrays.values())
     facts["bytes"] = sum(_bytes(v) for v in arrays.values())

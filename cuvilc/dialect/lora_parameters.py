@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.adapter import Adapter, LowRank, ModuleChange
+from cuvilc.adapter import Adapter, LowRank, ModuleChange, Rows
 from cuvilc.diagnostics import CuvilError, fail
 
 from . import ir
 from . import lora_codes as codes
 from .lora_packed import Uses, known
 from .lora_sites import Site, Sites
-from .lora_values import TURNED, Array, is_turned, outputs_first, round_once
+from .lora_values import TURNED, Array, is_turned, outputs_first, round_once, set_rows
 from .op import OPS
 from .types import numpy_dtype
 
@@ -35,7 +35,9 @@ class Parameters:
     sums: dict[int, tuple[str, Array]] = field(default_factory=dict)
 
     def replace(self, adapter: Adapter, change: ModuleChange) -> None:
-        """Set the parameters that a change brings whole. CUV742, CUV743."""
+        """Set the parameters that a change brings whole, or rows of. CUV742, CUV743."""
+        if change.rows is not None:
+            self._replace_rows(adapter, change, change.rows)
         for parameter, array in change.replaced.items():
             owner, other = self.owners.setdefault((change.path, parameter), (adapter.name, array))
             if owner != adapter.name and not np.array_equal(other, array):
@@ -51,6 +53,16 @@ class Parameters:
                     raise no_place(change.path, TURNED)
                 key = f"{change.path}.{parameter}+{adapter.name}"
                 self._set(number, site, laid, key)
+
+    def _replace_rows(self, adapter: Adapter, change: ModuleChange, rows: Rows) -> None:
+        values = np.asarray(rows.values)
+        owner, other = self.owners.setdefault((change.path, "weight"), (adapter.name, values))
+        if owner != adapter.name and other is not values:
+            raise self.clash(owner, adapter, f"{change.path}.weight")
+        for number, site in self.sites.numbered(change.path, "weight"):
+            whole = np.array(self._array(number, site))
+            set_rows(_part(site, whole), site.kind, site.out_axis, rows)
+            self._put(number, whole, f"{change.path}.weight+{adapter.name}")
 
     def clash(self, owner: str, adapter: Adapter, what: str) -> CuvilError:
         message = f"`{owner}` and `{adapter.name}` both change `{what}`, of which one replaces it"

@@ -50,10 +50,12 @@ class Site:
 @dataclass(frozen=True)
 class Sites:
     """All sites of a build, in the order of the changes; several of one parameter only where the
-    graph holds it several times. others: the model's modules with a weight that is no site's."""
+    graph holds it several times. others: the model's modules with a weight that is no site's.
+    tied: (adapter, module, other): the other has the module's table, and so the adapter's rows."""
 
     sites: tuple[Site, ...]
     others: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str, str], ...] = ()
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self.sites)

@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from cuvilc.adapter import Rows
+
 Array = NDArray[Any]
 
 TURNED = (
@@ -56,6 +58,12 @@ def outputs_first(weight: Array, kind: str, outputs: int, fan_in_fan_out: bool) 
         square = weight.shape[0] == weight.shape[1]
         turned = fan_in_fan_out if square else weight.shape[0] != outputs
     return np.moveaxis(weight, -1, 0) if turned else weight
+
+
+def set_rows(weight: Array, kind: str, out_axis: int, rows: Rows) -> None:
+    """Put rows of a table [V, D], or of a head's V outputs, into a weight as the program has it."""
+    table = np.moveaxis(weight, 1 - out_axis if kind == "embedding" else out_axis, 0)
+    table[list(rows.indices)] = rows.values
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def look(
         settings.check_used(wants)
         search = Search(Claims(index(program)), settings, base)
         found = tuple(search.run(wants))
-        sites = Sites(found, others(search.claims, [use for site in found for use in site.uses]))
+        uses = [use for site in found for use in site.uses]
+        sites = Sites(found, others(search.claims, uses), tuple(search.tied))
     _say_first(search, adapters, sites)
     return sites, search.problems
 

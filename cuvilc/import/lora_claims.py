@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cuvilc.adapter import Adapter, ModuleChange
+from cuvilc.adapter import Adapter, ModuleChange, Rows
 from cuvilc.dialect import ir
 
 from .lora_index import PACKED, Index, Reader, Weight
@@ -63,6 +63,8 @@ def wanted(adapters: Sequence[Adapter]) -> Iterator[Wanted]:
 def _parameters(change: ModuleChange) -> Iterator[tuple[str, str, Shape, bool]]:
     """(name, kind, shape, optional) of each parameter that a change names."""
     low = change.low_rank
+    if change.rows is not None:
+        yield "weight", "", change.rows.values.shape, False
     if low is not None:
         n, inputs = low.b.shape[0], low.a.shape[1:]
         shape = (inputs[0], n) if change.kind == "embedding" else (n, *inputs)
@@ -286,6 +288,8 @@ def find_place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
     if want.kind and reader.kind != want.kind and (reader.kind or reader.role):
         return f"it is used as {_use(reader)}, the adapter's is {want.kind}"
     kind = want.kind or (reader.kind if want.parameter == "weight" else "")
+    if want.change.rows is not None and want.parameter == "weight":
+        return _of_rows(want.change.rows, weight, reader)
     if kind == "linear" and len(want.shape) == 2:
         return _linear(want, weight, reader)
     if kind == "embedding" and weight.shape == want.shape:
@@ -300,6 +304,18 @@ def find_place(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
 
 def _use(reader: Reader) -> str:
     return f"{reader.kind or 'an operand of'} {reader.consumer.name.removeprefix('ai.')}"
+
+
+def _of_rows(rows: Rows, weight: Weight, reader: Reader) -> Place | str:
+    """A table [V, D], or a head's weight of V outputs."""
+    last, width = max(rows.indices), rows.values.shape[1]
+    if reader.kind not in ("embedding", "linear") or reader.role == PACKED or reader.axis < 0:
+        return f"it is used as {_use(reader)}, of which no rows can be replaced"
+    outputs, others = weight.shape[reader.axis], weight.shape[1 - reader.axis]
+    count, wide = (others, outputs) if reader.kind == "embedding" else (outputs, others)
+    if wide == width and last < count:
+        return Place(reader.axis, 0, outputs)
+    return f"it has {count} rows of {wide}, the adapter's are of {width}, the last is row {last}"
 
 
 def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:

@@ -33,7 +33,8 @@ _MOST_BYTES = 8 << 20
 class LoraConfig:
     """What the configuration says, with PEFT's defaults where it says nothing.
 
-    layers: None for all, or the numbers of `layers_to_transform`.
+    layers: None for all, or the numbers of `layers_to_transform`. tokens: whose rows are trained,
+    by the end of a module's path; "" for that of the model's input.
     """
 
     r: int
@@ -50,6 +51,7 @@ class LoraConfig:
     excluded: str | tuple[str, ...]
     layers: tuple[int, ...] | None
     layers_pattern: tuple[str, ...]
+    tokens: Mapping[str, tuple[int, ...]]
     semantics: GraphSemantics
     raw: Mapping[str, Any]
 
@@ -157,6 +159,7 @@ def parse_config(raw: dict[str, Any], place: str) -> LoraConfig:
         targets=_names(values["target_modules"]), excluded=_names(values["exclude_modules"]),
         layers=((layers,) if isinstance(layers, int) else tuple(layers)) or None,
         layers_pattern=_list(values["layers_pattern"]), semantics=semantics, raw=raw,
+        tokens=_by_module(values["trainable_token_indices"]),
     )  # fmt: skip
 
 
@@ -222,6 +225,11 @@ def _check_patterns(values: dict[str, Any], problems: Problems) -> None:
             except BadPattern as error:
                 message = f"`{name}` has the pattern {_short(pattern)}: {error}"
                 problems.add(codes.BAD_ADAPTER_CONFIG, message)
+
+
+def _by_module(tokens: Any) -> dict[str, tuple[int, ...]]:
+    found = tokens if isinstance(tokens, dict) else {"": tokens}
+    return {name: tuple(numbers) for name, numbers in found.items() if numbers}
 
 
 def _names(value: Any) -> str | tuple[str, ...]:

@@ -62,6 +62,14 @@ def _bias(value: Any) -> str:
     return "" if value in ("none", "all", "lora_only") else "it must be none, all or lora_only"
 
 
+def _tokens(value: Any) -> str:
+    for tokens in value.values() if isinstance(value, dict) else [value]:
+        numbers = isinstance(tokens, list) and all(type(n) is int and n >= 0 for n in tokens)
+        if not numbers or len(set(tokens)) < len(tokens):
+            return "it must be different numbers of tokens, or an object, module to such"
+    return ""
+
+
 def _start(value: Any) -> str:
     return "" if isinstance(value, (bool, str)) else "it must be true, false or a name"
 
@@ -84,6 +92,7 @@ FIELDS: dict[str, tuple[Any, Wrong]] = {
     "layers_to_transform": ([], _layers),
     "layers_pattern": ([], _text_or_texts),
     "init_lora_weights": (True, _start),
+    "trainable_token_indices": ([], _tokens),
 }
 
 # About training, origin or how PEFT holds the adapter: nothing that it computes.
@@ -104,7 +113,6 @@ REFUSED = {
     "layer_replication": "layers of the base model are repeated",
     "monteclora_config": "MonteCLoRA draws its factors at random",
     "target_parameters": "LoRA on bare parameters, as of experts, is not read",
-    "trainable_token_indices": "single rows of an embedding are trained",
     "use_bdlora": "block-diagonal LoRA",
     "use_qalora": "QA-LoRA pools its input by groups",
 }

@@ -100,6 +100,17 @@ def no_parameter(want: Wanted, path: str) -> Diagnostic:
     )
 
 
+def not_tied(want: Wanted, ends: Sequence[str]) -> Diagnostic:
+    """Modules that get no rows of their own, as tied to another, and are not in the model."""
+    return Diagnostic(
+        codes.OTHER_BASE,
+        f"{_about(want)}: {listed(ends)} of `trainable_token_indices` is tied to it, and in the"
+        " model it is not",
+        want.place,
+        help="export the model that the adapter was trained on, with its weights tied",
+    )
+
+
 def misfit(want: Wanted, tried: Sequence[tuple[Claim, str]]) -> Diagnostic:
     """The weights at the module's path have other sizes or uses."""
     shown = dict.fromkeys(f"{c.weight} ({c.evidence}): {why}" for c, why in tried)

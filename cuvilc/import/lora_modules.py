@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cuvilc.adapter import Array, LowRank, ModuleChange
+from cuvilc.adapter import Array, LowRank, ModuleChange, Rows
 
 from . import lora_codes as codes
 from .lora_problems import Problems
@@ -26,14 +26,15 @@ MAGNITUDE, BIAS = "magnitude", "bias"
 class Found:
     """Tensors of one module by role, and their names in the file.
 
-    replaced: by parameter; others: names of tensors that compute nothing; times: how often its
-    writer adds ΔW.
+    replaced: by parameter; rows: of the weight; others: names of tensors that compute nothing;
+    times: how often its writer adds ΔW.
     """
 
     path: str
     roles: dict[str, Array] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, Array] = field(default_factory=dict)
+    rows: Rows | None = None
     others: list[str] = field(default_factory=list)
     times: int = 1
 
@@ -66,9 +67,11 @@ class ModuleConfig:
 def change(found: Found, wanted: ModuleConfig | None, problems: Problems) -> ModuleChange | None:
     """The module's change; None where problems (CUV705 to CUV707) were added instead."""
     kind, low_rank = "", None
-    if wanted is None and not found.replaced:
+    whole = found.rows and (found.roles or "weight" in found.replaced)
+    if whole or (wanted is None and not found.replaced and not found.rows):
         for name in found.tensors:
-            message = f"nothing explains the tensor `{name}`: no other belongs to its module"
+            why = "beside rows of its module" if whole else "no other belongs to its module"
+            message = f"nothing explains the tensor `{name}`: {why}"
             problems.add(codes.UNEXPLAINED_TENSOR, message)
         return None
     if wanted is not None:
@@ -84,6 +87,7 @@ def change(found: Found, wanted: ModuleConfig | None, problems: Problems) -> Mod
         kind=kind,
         low_rank=low_rank,
         replaced=dict(sorted(found.replaced.items())),
+        rows=found.rows,
         fan_in_fan_out=bool(wanted and wanted.fan_in_fan_out and kind == "linear"),
         tensors=found.tensors,
     )

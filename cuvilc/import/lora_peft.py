@@ -2,17 +2,19 @@
 
 Names of tensors are paths in the model behind `base_model.model.`, with
 `lora_A[.ADAPTER].weight`, `lora_B[.ADAPTER].weight` and `.bias`, `lora_embedding_A[.ADAPTER]`,
-`lora_embedding_B[.ADAPTER]` or `lora_magnitude_vector[.ADAPTER][.weight]` at their end, or else
-with a parameter of the model itself: trained biases, modules_to_save, resized embeddings.
+`lora_embedding_B[.ADAPTER]`, `lora_magnitude_vector[.ADAPTER][.weight]` or
+`token_adapter.trainable_tokens_delta[.ADAPTER]` at their end, or else with a parameter of the model
+itself: trained biases, modules_to_save, resized embeddings.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cuvilc.adapter import Adapter, Array, ModuleChange
+from cuvilc.adapter import Adapter, Array, ModuleChange, Rows
 from cuvilc.diagnostics import fail
 
 from . import lora_codes as codes
@@ -55,6 +57,7 @@ _EMBEDDINGS = (
 )  # fmt: skip
 # Heads that transformers ties to an embedding. With `ensure_weight_tying` PEFT adapts them unasked.
 _TIED = (*_EMBEDDINGS, "decoder", "output", "output_projection", "proj_out")
+_TOKENS = ["token_adapter", "trainable_tokens_delta"]  # the rows themselves, no difference
 _WRAPPERS = ("modules_to_save", "original_module")
 _COUNTER = "num_batches_tracked"  # of batch normalisation: counts training steps, computes nothing
 
@@ -128,6 +131,7 @@ class _Reading:
         self._problems = problems
         self._found: dict[str, Found] = {}
         self._adapters: dict[str, str] = {}
+        self._rows: dict[str, Found] = {}  # modules of which rows are trained, by the names' ends
 
     def modules(self, tensors: dict[str, Array]) -> dict[str, Found]:
         """Tensors by the path of their module; CUV705 for what nothing explains."""
@@ -135,7 +139,9 @@ class _Reading:
         for name, tensor in tensors.items():
             parts = name.removeprefix(PREFIX).split(".")
             marker = next((i for i in reversed(range(len(parts))) if parts[i] in _ROLES), None)
-            if marker is None:
+            if _TOKENS in (parts[-2:], parts[-3:-1]):
+                self._tokens(name, parts, tensor)
+            elif marker is None:
                 parameters.append((name, parts, tensor))
             else:
                 self._factor(name, parts, marker, tensor)
@@ -145,6 +151,7 @@ class _Reading:
         for name, parts, tensor in parameters:
             if set(parts) & {*_WRAPPERS}:
                 self._wrapped(name, parts, tensor)
+        self._check_tokens()
         if len(self._adapters) > 1:
             names = ", ".join(sorted(self._adapters))
             message = f"the file holds tensors of several adapters: {names}"
@@ -174,6 +181,42 @@ class _Reading:
             # PEFT merges out_proj twice in MultiheadAttention.merge, through which every forward
             # goes, in training too: what was trained is this sum.
             self._at(path).times = 2
+
+    def _tokens(self, name: str, parts: list[str], tensor: Array) -> None:
+        """Rows of `trainable_token_indices`: PEFT trains them themselves (index_copy)."""
+        at = len(parts) - 2 - (parts[-1] != _TOKENS[1])
+        path = ".".join(p for p in parts[:at] if p != "base_layer")
+        if parts[-1] != _TOKENS[1]:
+            self._adapters.setdefault(parts[-1], name)
+        ends = [end for end in self._config.tokens if path.endswith(end)]
+        if not path or not ends or ("" in ends and len(self._rows) > 0):
+            why = f"the configuration names no rows of `{path}` (trainable_token_indices)"
+            self._unexplained(name, why)
+            return
+        end = max(ends, key=len)
+        indices = self._config.tokens[end]
+        if tensor.ndim != 2 or len(tensor) != len(indices):
+            message = f"`{name}` is {list(tensor.shape)}, for {len(indices)} tokens"
+            self._problems.add(codes.BAD_TENSOR_SHAPE, message)
+            return
+        found = self._at(path)
+        found.names["rows"] = name
+        found.rows = Rows(indices, tensor)
+        self._rows[end] = found
+
+    def _check_tokens(self) -> None:
+        """PEFT leaves out the rows of a module that is tied to another and has the same."""
+        for end, indices in self._config.tokens.items():
+            if end in self._rows:
+                continue
+            alike = [f for f in self._rows.values() if f.rows and f.rows.indices == indices]
+            if len(alike) == 1 and alike[0].rows is not None:
+                rows = alike[0].rows
+                alike[0].rows = replace(rows, tied=(*rows.tied, end))
+            else:
+                message = f"there are no rows of {f'`{end}`' if end else 'the input embedding'}"
+                evidence = f"trainable_token_indices: {len(indices)} tokens"
+                self._problems.add(codes.INCOMPLETE_MODULE, message, evidence=evidence)
 
     def _selected(self, path: str) -> bool:
         # torch.nn.MultiheadAttention: the module is selected, its out_proj changes with it.

@@ -12,6 +12,7 @@ from cuvilc.dialect.lora_sites import Site
 
 from . import lora_codes as codes
 from . import lora_failures as failures
+from . import lora_tied as tied
 from .lora_base import Base, Values, holds
 from .lora_claims import Claim, Claims, Place, Wanted, find_place
 from .lora_dropped import Dropped
@@ -45,6 +46,7 @@ class Search:
         self.prefixes: set[tuple[str, str]] = set()  # of the modules that are certain
         self.weights: dict[str, _Found] = {}  # module -> what was taken for its weight
         self.dropped = Dropped(claims)
+        self.tied: list[tuple[str, str, str]] = []  # as Sites has it
         self.taken: dict[tuple[str, ir.Operation, int], list[tuple[Wanted, Place]]] = {}
 
     def run(self, wants: Sequence[Wanted]) -> list[Site]:
@@ -59,7 +61,7 @@ class Search:
                 self.prefixes.add((options[0].relation.dropped, options[0].relation.added))
         # Weights before biases: a bias may be known by its module's weight alone.
         order = sorted(range(len(wants)), key=lambda i: wants[i].parameter != "weight")
-        found = {i: self._sites(wants[i], self._find(i, wants[i])) for i in order}
+        found = {i: self._attached(i, wants) for i in order}
         found |= self.dropped.insert()
         base = self.base
         attached = bool(wants) and not self.problems.found
@@ -70,6 +72,23 @@ class Search:
             for site in found[i]:
                 made.setdefault((site.module, site.parameter, site.value), site)
         return list(made.values())
+
+    def _attached(self, number: int, wants: Sequence[Wanted]) -> list[Site]:
+        """The sites of one want; of rows of a table also those of what is tied to it."""
+        want = wants[number]
+        found = self._find(number, want)
+        sites = self._sites(want, found)
+        if want.change.rows is None or not sites:
+            return sites
+        followers = list(tied.followers(self.claims, want, found, wants))
+        for other, fits, misfits in followers:
+            if misfits:
+                self.problems.put(failures.misfit(other, misfits))
+            sites += self._sites(other, fits)
+            self.tied.append((want.adapter, want.module, other.module))
+        if lost := tied.unmet(want, [other.module for other, _, _ in followers]):
+            self.problems.put(failures.not_tied(want, lost))
+        return sites
 
     # Where a parameter is.
 
@@ -142,7 +161,8 @@ class Search:
             self.problems.put(failures.ambiguous(want, why, [first, *contested]))
             return []
         kinds = {c.reader.kind for c, _ in taken}
-        if len(kinds) > 1 and not want.kind and want.parameter == "weight":
+        mixed = len(kinds) > 1 and not want.kind and want.change.rows is None
+        if mixed and want.parameter == "weight":
             why = f"the weight is used as {' and as '.join(sorted(k or 'other' for k in kinds))}"
             self.problems.put(failures.ambiguous(want, why, [c for c, _ in taken]))
             return []

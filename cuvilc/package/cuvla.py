@@ -22,7 +22,7 @@ from cuvilc.adapter import Adapter, LowRank, ModuleChange
 from cuvilc.artifact import CUVLA_MAGIC
 from cuvilc.dialect import lora_values
 from cuvilc.dialect.types import to_layout
-from cuvilc.package.cuvla_pieces import Piece, merged, piece_of, separate
+from cuvilc.package.cuvla_pieces import Piece, merged, piece_of, row_factors, separate
 from cuvilc.package.cuvla_rows import pieces_of_rows
 from cuvilc.package.plan import Adaptable, Part
 
@@ -49,6 +49,8 @@ def changed(change: ModuleChange) -> list[str]:
     """The parameters of its module that a change is about."""
     low = change.low_rank
     names = set(change.replaced)
+    if change.rows is not None:
+        names.add("weight")
     if low is not None:
         names |= {"weight"} | ({"bias"} if low.bias is not None else set())
     return sorted(names)
@@ -105,7 +107,7 @@ def _entries(
     changes: Mapping[str, ModuleChange],
     read: Callable[[int], Array],
 ) -> list[_Entry]:
-    lows = [_factors_alone(changes[p.module], p) for p in parts]
+    lows = [_factors_alone(site, p, changes[p.module], lambda: read(number)) for p in parts]
     if site.kernel is not None and all(low is not None for low in lows):
         pieces = [
             piece_of(site, p, low, None, lambda: read(number))
@@ -117,10 +119,14 @@ def _entries(
     return [_Entry(number, WHOLE, names, _whole(site, parts, changes, read(number)))]
 
 
-def _factors_alone(change: ModuleChange, part: Part) -> LowRank | None:
+def _factors_alone(
+    site: Adaptable, part: Part, change: ModuleChange, read: Callable[[], Array]
+) -> LowRank | None:
     """The factors, where the parameter is a weight that nothing else replaces."""
     if part.parameter != "weight" or "weight" in change.replaced or not part.kind:
         return None
+    if change.rows is not None and site.kernel is not None:
+        return row_factors(site, part, change.rows, read())
     return change.low_rank
 
 

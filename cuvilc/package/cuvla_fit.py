@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from cuvilc.adapter import LowRank, ModuleChange
+from cuvilc.adapter import LowRank, ModuleChange, Rows
 from cuvilc.dialect.types import numpy_dtype
 from cuvilc.package.plan import Adaptable, Part
 
@@ -22,6 +22,8 @@ def misfit(change: ModuleChange, part: Part, site: Adaptable) -> str:
         wrong = _replaced(replaced.shape, part, site)
         if wrong:
             return wrong
+    if change.rows is not None and part.parameter == "weight":
+        return _rows(change.rows, part, site)
     if low is None or (part.parameter == "bias" and low.bias is None):
         return ""
     if part.parameter == "bias":
@@ -39,6 +41,15 @@ def _factors(kind: str, low: LowRank, part: Part, site: Adaptable) -> str:
     if n == part.size and same:
         return ""
     return f"it has {part.size} outputs of {list(whole)}, the adapter's has {n} of {list(inputs)}"
+
+
+def _rows(rows: Rows, part: Part, site: Adaptable) -> str:
+    """As find_place has it: a table [V, D], or a head of V outputs."""
+    others = prod(site.shape) // site.shape[site.out_axis]
+    table = (others, part.size) if part.kind == "embedding" else (part.size, others)
+    if part.kind and rows.values.shape[1] == table[1] and max(rows.indices) < table[0]:
+        return ""
+    return f"it is {list(table)}, the adapter's rows are of {rows.values.shape[1]}"
 
 
 def _replaced(shape: tuple[int, ...], part: Part, site: Adaptable) -> str:

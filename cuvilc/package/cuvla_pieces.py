@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cuvilc.adapter import LowRank, ModuleChange
+from cuvilc.adapter import LowRank, ModuleChange, Rows
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import lora_values
 from cuvilc.dialect.lora_codes import NO_PLACE
@@ -71,6 +71,19 @@ def piece_of(
         None if gain is None else columns(gain, 1), None if bias is None else columns(bias, 0),
         begin,
     )  # fmt: skip
+
+
+def row_factors(site: Adaptable, part: Part, rows: Rows, base: Array) -> LowRank:
+    """The change to rows of a table, or to outputs of a head, as factors; one has the indices."""
+    weight = np.moveaxis(np.asarray(base, np.float64), site.out_axis, 0)
+    weight = weight[part.start : part.start + part.size]  # [N, others]
+    table = weight.T if part.kind == "embedding" else weight
+    count = len(rows.indices)
+    delta = np.asarray(rows.values, np.float64) - table[list(rows.indices)]
+    places = np.zeros((count, len(table)), np.float32)
+    places[range(count), list(rows.indices)] = 1
+    a, b = (places, delta.T) if part.kind == "embedding" else (delta, places.T)
+    return LowRank(a, b, 1.0, count, count)
 
 
 def values_of(part: Part, low: LowRank) -> lora_values.Part:
@@ -138,6 +151,9 @@ def merged(
             if part.kind == "linear" and lora_values.is_turned(value, line[span]):
                 raise fail(NO_PLACE, f"`{part.module}`: {lora_values.TURNED}")
             line[span] = value
+        if change.rows is not None and part.parameter == "weight":
+            own = made.swapaxes(0, site.out_axis)[span].swapaxes(0, site.out_axis)
+            lora_values.set_rows(own, part.kind, site.out_axis, change.rows)
         if low is not None and part.parameter == "bias" and low.bias is not None:
             line[span] += np.asarray(low.bias, np.float64).reshape(line[span].shape) * low.scale
         if low is not None and part.parameter == "weight":

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.adapter import LowRank, ModuleChange
-from cuvilc.package.cuvla_pieces import Piece, merged, piece_of
+from cuvilc.package.cuvla_pieces import Piece, merged, piece_of, row_factors
 from cuvilc.package.plan import Adaptable, Part
 
 Array = NDArray[Any]
@@ -31,6 +31,8 @@ def pieces_of_rows(
         low = change.low_rank if part.parameter == "weight" else None
         if part.parameter == "weight" and "weight" in change.replaced:
             low = _exact_factors(site, part, changes, read(number))
+        if part.parameter == "weight" and change.rows is not None:
+            low = row_factors(site, part, change.rows, read(number))
         bias = None
         if part.parameter == "bias" or not _has_own_table(part.module, table):
             bias = _bias_change(part, change, table, read)

@@ -298,6 +298,43 @@ def test_values_that_are_not_finite(value: float, tmp_path: Path) -> None:
     only(write(tmp_path, values), "CUV708", Q_B, "[3, 1]")
 
 
+def rows(*paths: str, count: int = 2) -> dict[str, np.ndarray]:
+    name = "token_adapter.trainable_tokens_delta"
+    return {f"{PREFIX}{path}.{name}": np.ones((count, 3), np.float32) for path in paths}
+
+
+ROWS: dict[str, tuple[dict[str, np.ndarray], Any, str, str]] = {
+    "not named": (rows("e"), None, "CUV705", "names no rows of `e`"),
+    "of another module": (rows("e"), {"f": [1, 2]}, "CUV705", "names no rows of `e`"),
+    "of two modules": (rows("e", "f"), [1, 2], "CUV705", "names no rows of `f`"),
+    "of another number": (rows("e", count=3), [1, 2], "CUV707", "for 2 tokens"),
+    "none": ({}, [1, 2], "CUV706", "no rows of the input embedding"),
+    "left out": (rows("e"), {"e": [1, 2], "f": [3]}, "CUV706", "no rows of `f`"),
+    "beside the whole": (rows("l.0.e") | {f"{PREFIX}l.0.e.weight": ONE}, [1, 2], "CUV705",
+                         "beside rows"),
+    "beside factors": (rows("l.0.q_proj"), [1, 2], "CUV705", "beside rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_of_a_table(tmp_path: Path, case: str) -> None:
+    values, said, code, words = ROWS[case]
+    folder = write(tmp_path, tensors() | values, trainable_token_indices=said,
+                   modules_to_save=["l.0.e"] if case == "beside the whole" else None)  # fmt: skip
+    error = refused(folder)
+    assert code in codes(error) and words in str(error)
+
+
+def test_rows_that_another_module_has_too(tmp_path: Path) -> None:
+    """PEFT writes those of tied modules once; of two adapters each has its own name."""
+    said = {"e": [4, 1], "head": [4, 1]}
+    values = tensors() | rows("m.e")
+    folder = write(tmp_path, values, trainable_token_indices=said)
+    [adapter] = lora.read_adapters(folder, None)
+    [change] = [c for c in adapter.changes if c.rows is not None]
+    assert change.path == "m.e" and change.rows.indices == (4, 1) and change.rows.tied == ("head",)
+
+
 def test_everything_at_once(tmp_path: Path) -> None:
     values = tensors() | pair("l.0.k_proj") | pair("l.1.q_proj")
     values[Q_B][0, 0] = np.nan
@@ -326,7 +363,10 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "OFT": ({"peft_type": "OFT"}, "CUV704", "OFT"),
     "VeRA": ({"peft_type": "VERA"}, "CUV704", "VeRA"),
     "prompts": ({"peft_type": "PROMPT_TUNING"}, "CUV704", "prompt tuning"),
-    "tokens": ({"trainable_token_indices": [1, 2]}, "CUV704", "rows of an embedding"),
+    "tokens of text": ({"trainable_token_indices": ["a"]}, "CUV703", "numbers of tokens"),
+    "a token below 0": ({"trainable_token_indices": {"e": [-1]}}, "CUV703", "numbers of tokens"),
+    "a token twice": ({"trainable_token_indices": [2, 2]}, "CUV703", "different numbers"),
+    "a token of a module": ({"trainable_token_indices": {"e": 3}}, "CUV703", "numbers of tokens"),
     "bare parameters": ({"target_parameters": ["w"]}, "CUV704", "bare parameters"),
     "aLoRA": ({"alora_invocation_tokens": [1]}, "CUV704", "Activated LoRA"),
     "repeated layers": ({"layer_replication": [[0, 2]]}, "CUV704", "repeated"),

@@ -1,0 +1,140 @@
+"""`trainable_token_indices`: rows of an embedding that PEFT trains, and of what is tied to it, in
+every mode. The truth is PEFT's own model in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import cuvil
+import numpy as np
+import pytest
+
+from cuvilc.diagnostics import CuvilError
+from cuvilc.driver import BuildRequest, build
+from cuvilc.driver_cuvla import build_adapters
+from tests.tolerances import mismatch
+
+pytest.importorskip("peft")
+pytest.importorskip("transformers")
+
+import peft
+import torch
+import transformers
+
+from tests.models import lora_models
+
+IDS = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(1))
+USED = sorted(set(IDS.flatten().tolist()))[:3]
+BOTH = [*USED, 59]
+
+
+def _llama(tied: bool) -> Any:
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=60, hidden_size=48, intermediate_size=80, num_hidden_layers=1,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+            tie_word_embeddings=tied, attn_implementation="eager",
+        )
+    )  # fmt: skip
+
+
+CASES: dict[str, tuple[bool, Any]] = {
+    "of the input": (False, USED),
+    "of both": (False, {"embed_tokens": USED, "lm_head": [4, 59]}),
+    "tied": (True, BOTH),
+    "tied, said of both": (True, {"embed_tokens": BOTH, "lm_head": BOTH}),
+    "tied, but apart": (True, {"embed_tokens": USED, "lm_head": [4, 59]}),
+    "tied, of the head alone": (True, {"lm_head": [4, 59]}),
+}  # fmt: skip
+
+
+class Trained:
+    """A model and two adapters of it: one with rows and LoRA, one with LoRA alone."""
+
+    def __init__(self, folder: Path, tied: bool, indices: Any, dynamo: bool) -> None:
+        torch.manual_seed(0)
+        self.base, self.folder = _llama(tied).eval(), folder
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                lora_models.Plain(self.base, "logits"), (IDS,), str(folder / "model.onnx"),
+                dynamo=dynamo, input_names=["x"], output_names=["y"], verbose=False,
+            )  # fmt: skip
+            self.truth = {
+                "rows": self._adapt("rows", trainable_token_indices=indices),
+                "plain": self._adapt("plain"),
+            }
+
+    def _adapt(self, name: str, **options: Any) -> np.ndarray:
+        torch.manual_seed(len(name))
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], **options)
+        adapted = peft.get_peft_model(copy.deepcopy(self.base), config)
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        adapted.save_pretrained(self.folder / name)
+        plain = lora_models.Plain(adapted.double().eval().base_model.model, "logits")
+        with torch.no_grad():
+            found: np.ndarray = plain(IDS).numpy().astype(np.float32)
+        return found
+
+    def build(self, mode: str, *names: str) -> Path:
+        package = self.folder / f"{mode}.cuvil"
+        places = [(self.folder / name, name) for name in names]
+        build(BuildRequest(self.folder / "model.onnx", package, vectors=0, lora=mode,
+                           adapters=places))  # fmt: skip
+        return package
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["dynamo", "torchscript"])
+def exporter(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def trained(request: pytest.FixtureRequest, exporter: bool, tmp_path_factory: Any) -> Trained:
+    return Trained(tmp_path_factory.mktemp("tokens"), *CASES[request.param], exporter)
+
+
+FEEDS = {"x": IDS.numpy()}
+
+
+def test_folded(trained: Trained) -> None:
+    model = cuvil.load(trained.build("fold", "rows"))
+    assert not mismatch(model.run(FEEDS)["y"], trained.truth["rows"])
+    model.close()
+
+
+def test_swapped(trained: Trained) -> None:
+    model = cuvil.load(trained.build("swap", "rows", "plain"))
+    before = model.run(FEEDS)["y"]
+    for name in ("rows", "plain", "rows"):
+        model.use(name)
+        assert not mismatch(model.run(FEEDS)["y"], trained.truth[name]), name
+    model.use(None)
+    assert np.array_equal(model.run(FEEDS)["y"], before)
+    assert mismatch(before, trained.truth["rows"])
+    model.close()
+
+
+def test_batched(trained: Trained) -> None:
+    model = cuvil.load(trained.build("batch", "rows", "plain"))
+    before = model.run(FEEDS)["y"]
+    for names in (["rows", "plain"], ["plain", "rows"], [None, "rows"]):
+        found = model.run(FEEDS, adapters=names)["y"]
+        for row, name in enumerate(names):
+            wanted = before if name is None else trained.truth[name]
+            assert not mismatch(found[row], wanted[row]), names
+    model.close()
+
+
+def test_a_package_does_not_tell_what_is_tied(trained: Trained) -> None:
+    package = trained.build("swap", "rows", "plain")
+    assert build_adapters(trained.folder / "plain", "plain", package)
+    with pytest.raises(CuvilError, match="rows of") as caught:
+        build_adapters(trained.folder / "rows", "later", package)
+    assert caught.value.diagnostics[0].code == "CUV761"
