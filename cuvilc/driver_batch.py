@@ -33,6 +33,9 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     from cuvilc.dialect.lora_exchange import make_parameters  # noqa: PLC0415
 
     driver_swap.check(request)
+    if request.precision:
+        what = f"with `--precision {request.precision}` weights are no longer float32"
+        raise _refused(f"{what}, as rows with adapters need them")
     sites = _sites(program, attached)
     pattern = request.lora_modules
     if not pattern and not sites:

@@ -33,9 +33,6 @@ def check(request: BuildRequest) -> None:
     if request.target == "null":
         message = "packages of the target `null` take no adapters"
         raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` works for every target")
-    if request.precision:
-        message = f"`--precision {request.precision}` narrows weights once and for all"
-        raise fail(codes.NO_SUCH_MODE, message, help="`--lora fold` goes with it")
 
 
 def later_sites(program: Any, sites: Iterable[Any], pattern: str) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+import ml_dtypes
 import numpy as np
 
 from cuvilc.adapter import LowRank, ModuleChange, Rows
@@ -72,7 +73,7 @@ def is_finite(low: LowRank, site: Adaptable) -> bool:
     """Whether |ΔW| surely fits the weight's dtype: |b·a| <= |b| |a| (Cauchy, Schwarz). DoRA's
     magnitude bounds W' itself.
     """
-    largest = float(np.finfo(numpy_dtype(site.dtype)).max)
+    largest = float(ml_dtypes.finfo(numpy_dtype(site.dtype)).max)
     if low.magnitude is not None:
         bound = float(np.abs(low.magnitude.astype(np.float64)).max(initial=0))
     else:

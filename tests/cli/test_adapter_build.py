@@ -269,12 +269,14 @@ def test_a_quantised_weight_is_not_exchanged(cuvilc, tmp_path) -> None:
     assert not (tmp_path / "m.cuvil").exists()
 
 
-@pytest.mark.parametrize("option", [("--target", "null"), ("--precision", "bf16")])
-def test_what_swap_does_not_go_with(cuvilc, tmp_path, option) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [("--lora", "swap", "--target", "null"), ("--lora", "batch", "--precision", "bf16")],
+)
+def test_what_modes_do_not_go_with(cuvilc, tmp_path, options) -> None:
     model(tmp_path / "m.onnx")
     adapter(tmp_path / "sql")
-    built = ("build", "m.onnx", "--adapter", "sql", "--lora", "swap", *option)
-    assert "CUV744" in refused(cuvilc, 2, *built)
+    assert "CUV744" in refused(cuvilc, 2, "build", "m.onnx", "--adapter", "sql", *options)
 
 
 def test_an_adapter_for_another_package_is_refused(cuvilc, package, tmp_path) -> None:

@@ -243,7 +243,8 @@ def _pack_groups(program: Program, operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in groups and column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
-    if owner is None or owner.name not in ("ai.constant", "ai.full") or t.rank != 2 or t.layout:
+    stored = ("ai.constant", "ai.full", "ai.parameter")
+    if owner is None or owner.name not in stored or t.rank != 2 or t.layout:
         return
     group, dtype = _DOTS[operation.name]
     if t.dtype == dtype and len(operation.operands) == 2 and t.is_static:

@@ -24,38 +24,58 @@ def run(program: Program, context: PassContext) -> None:
     if context.precision != "bf16":
         return
     with program:
-        rewrite(Graph(program), RULES, context)
+        narrow = _Narrow()
+        rules: Rules = {
+            "ai.matmul": (narrow.narrow_product,),
+            "ai.conv": (narrow.narrow_convolution,),
+        }
+        rewrite(Graph(program), rules, context)
 
 
-def narrow_product(g: Graph, node: Node) -> Any:
-    """a · w → ai.matmul_mixed."""
-    a, b = node.operands
-    if g.type(a).dtype != "float32" or not g.is_constant(b):
-        return None
-    if g.type(b).rank != 2 or node.attr("transpose_a") or g.type(b).layout:
-        raise Miss("not a matrix on the right, or a transposed one on the left")
-    weights = _narrow(g, b, node.attr("transpose_b"))
-    return g.build("ai.matmul_mixed", a, weights, origin=(node,))
+class _Narrow:
+    def __init__(self) -> None:
+        self.made: dict[tuple[Value, bool], Value] = {}  # a weight has one narrow form
+
+    def narrow_product(self, g: Graph, node: Node) -> Any:
+        """a · w → ai.matmul_mixed."""
+        a, b = node.operands
+        if g.type(a).dtype != "float32" or not g.is_weight(b):
+            return None
+        if g.type(b).rank != 2 or node.attr("transpose_a") or g.type(b).layout:
+            raise Miss("not a matrix on the right, or a transposed one on the left")
+        weights = self.weight(g, b, node.attr("transpose_b"))
+        return g.build("ai.matmul_mixed", a, weights, origin=(node,))
+
+    def narrow_convolution(self, g: Graph, node: Node) -> Any:
+        """conv(x, w) → ai.conv_mixed."""
+        x, w, *bias = node.operands
+        if g.type(x).dtype != "float32" or not g.is_weight(w):
+            return None
+        if node.attr("groups") != 1 or g.type(x).rank != 4:
+            raise Miss("groups, or not two spatial axes")
+        if node.attr("dilations")[1] != 1 and g.type(w).shape[1] % 2:
+            raise Miss("dilated taps of an odd number of channels")
+        narrow = self.weight(g, w)
+        return g.build("ai.conv_mixed", x, narrow, *bias, origin=(node,), **node.attrs)
+
+    def weight(self, g: Graph, value: Value, turn: bool = False) -> Value:
+        """A constant or parameter in bfloat16, turned if asked to."""
+        if (value, turn) not in self.made:
+            self.made[value, turn] = _narrow(g, value, turn)
+        return self.made[value, turn]
 
 
-def narrow_convolution(g: Graph, node: Node) -> Any:
-    """conv(x, w) → ai.conv_mixed."""
-    x, w, *bias = node.operands
-    if g.type(x).dtype != "float32" or not g.is_constant(w):
-        return None
-    if node.attr("groups") != 1 or g.type(x).rank != 4:
-        raise Miss("groups, or not two spatial axes")
-    if node.attr("dilations")[1] != 1 and g.type(w).shape[1] % 2:
-        raise Miss("dilated taps of an odd number of channels")
-    return g.build("ai.conv_mixed", x, _narrow(g, w), *bias, origin=(node,), **node.attrs)
-
-
-def _narrow(g: Graph, value: Value, turn: bool = False) -> Value:
+def _narrow(g: Graph, value: Value, turn: bool) -> Value:
     source = g.producer(value)
     assert source is not None
-    array = g.array(value)
+    array: Any = g.program.weight_array(value)
     array = np.ascontiguousarray(array.T) if turn else array
-    return g.constant(array.astype(ml_dtypes.bfloat16), f"{source.attr('key')}.bf16")
-
-
-RULES: Rules = {"ai.matmul": (narrow_product,), "ai.conv": (narrow_convolution,)}
+    key = f"{source.attr('key')}.bf16"
+    made = g.constant(array.astype(ml_dtypes.bfloat16), key, at=source)
+    if source.name != "ai.parameter":
+        return made
+    constant, axis = g.producers[made], source.attr("out_axis")
+    attrs = source.attrs | constant.attrs | {"out_axis": 1 - axis if turn else axis}
+    parameter: Value = g.build("ai.parameter", at=source, **attrs)
+    g.drop(constant)
+    return parameter
