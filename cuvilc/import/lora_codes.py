@@ -230,13 +230,15 @@ NO_PARAMETER = define(
     "CUV723",
     "the model does not have a parameter that the adapter brings",
     """\
-The module is in the model, one of its parameters is not: a layer without bias, a bias that was all
-zeros and that an optimiser therefore left out, one that was computed into something else, or
-parameters of a BatchNormalization, which becomes one multiplication and one addition on import.
+The module is in the model, one of its parameters is not: one that was computed into something else,
+or parameters of a BatchNormalization, which becomes one multiplication and one addition on import.
+A bias alone may be missing, as a new classifier's, which is all zeros, is after an optimiser: it is
+added to the product of the module's weight. This one was not, since it has another size than the
+weight has outputs, the base checkpoint's is not zero, or a constant is added behind the product,
+of which it may be a part.
 
 Next step: export the model with the parameter in place (`torch.onnx.export(…, optimize=False)`
-keeps a bias of zeros, as a new classifier has), or train the adapter without it (`bias="none"`, no
-`modules_to_save`).
+keeps every bias), or train the adapter without it (`bias="none"`, no `modules_to_save`).
 """,
 )
 

@@ -112,7 +112,7 @@ REFUSED = {
     "kasa_config": "KaSA cuts small singular values out of the base weights",
     "layer_replication": "layers of the base model are repeated",
     "monteclora_config": "MonteCLoRA draws its factors at random",
-    "target_parameters": "LoRA on bare parameters, as of experts, is not read",
+    "target_parameters": "of bare parameters, as of experts, files do not say which is which",
     "use_bdlora": "block-diagonal LoRA",
     "use_qalora": "QA-LoRA pools its input by groups",
 }

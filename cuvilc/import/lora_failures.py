@@ -17,9 +17,9 @@ _WRAPPED = (
     "the model was exported with PEFT's layers in it, an adapter among them: export the base, "
     "as it is before `get_peft_model`"
 )
-_ZEROS = (
-    "exporters drop a bias that is all zeros, as a new classifier's is; "
-    "`torch.onnx.export(…, optimize=False)` keeps it"
+_UNSURE = (
+    "a bias that an exporter dropped is added to the module's product, but not where a constant is "
+    "added behind it, or where the sizes differ; `torch.onnx.export(…, optimize=False)` keeps it"
 )
 
 
@@ -96,7 +96,7 @@ def no_parameter(want: Wanted, path: str) -> Diagnostic:
         f"{_about(want)}: the model's `{path}` has no `{want.parameter}` that could be changed",
         want.place,
         evidence=_tensors(want),
-        help=_ZEROS if dropped else "",
+        help=_UNSURE if dropped else "",
     )
 
 
