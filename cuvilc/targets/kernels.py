@@ -10,8 +10,9 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,11 @@ def compile_kernels(
     Schedules are built on this thread (MLIR's context is bound to it), LLVM runs on `jobs` others.
     """
     kernels: dict[str, Kernel] = {}
-    with program, tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(jobs) as pool:
+    with ExitStack() as stack:
+        stack.enter_context(program)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         functions = program.kernels()
-        compiler = _Compiler(program, chips, cache, pool, Path(directory))
+        compiler = _Compiler(program, chips, cache, jobs, directory, stack)
         pending = [compiler.start(f) for f in functions]
         for done, (kernel, objects, parts) in enumerate(pending, 1):
             kernel.objects = [made.result() for made in objects]
@@ -89,11 +92,11 @@ class _Compiler:
     """Looks kernels up or schedules them, and sets LLVM to work."""
 
     def __init__(
-        self, program: Program, chips: Sequence[Chip], cache: Cache, pool: ThreadPoolExecutor,
-        directory: Path,
+        self, program: Program, chips: Sequence[Chip], cache: Cache, jobs: int, directory: Path,
+        stack: ExitStack,
     ) -> None:  # fmt: skip
         self.program, self.chips, self.cache = program, chips, cache
-        self.pool, self.directory = pool, directory
+        self.jobs, self.directory, self.stack = jobs, directory, stack
         self.parts: dict[str, Future[bytes]] = {}
 
     def start(
@@ -152,6 +155,15 @@ class _Compiler:
                 of_part = _part_key(part.symbol, chip)
                 self.parts[part.symbol] = self.submit(part.build(), chip, part.symbol, of_part)
         return scheduled.facts, self.submit(scheduled.function, chip, symbol, key, entry)
+
+    @cached_property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads for LLVM, from the first kernel on that is not in the cache."""
+        from cuvilc.targets import _tvm  # noqa: F401, PLC0415
+        from cuvilc.targets.llvm_options import held  # noqa: PLC0415
+
+        self.stack.enter_context(held())
+        return self.stack.enter_context(ThreadPoolExecutor(self.jobs))
 
     def submit(
         self, code: Any, chip: Chip, symbol: str, key: str, header: bytes = b""

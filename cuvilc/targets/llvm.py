@@ -41,15 +41,19 @@ def llvm_target(options: dict[str, Any]) -> tvm.target.Target:
     """The TVM target for LLVM options such as {"mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}."""
     # Schedules hoist, unroll and vectorise themselves: with levels 2 and 3 kernels take longer to
     # compile (3 copies loops for conditions that do not change in them) and run no faster.
-    # TVM tells debuggers where its variables are, and packages drop it: finding that out after
-    # register allocation took LLVM a tenth of the time. Beyond these sizes it does not.
-    found = {"cl-opt": list(_NO_VALUES), "opt-level": 1, **options}
-    return tvm.target.Target({"kind": "llvm", **found})
+    # The options are the process's (llvm_options.py), so the same ones everywhere.
+    return tvm.target.Target({"kind": "llvm", "opt-level": 1, "cl-opt": list(_WITHOUT), **options})
 
 
-_NO_VALUES = (
+# What LLVM shall not spend its time on. Where debuggers find TVM's variables after register
+# allocation, which packages drop: a tenth of the time; beyond these sizes it is left out. And
+# reducing the strength of loops, exponential in the addresses of loops within loops: another
+# eighth, of products a third; schedules share and step addresses themselves, and models run as
+# fast without it.
+_WITHOUT = (
     "-livedebugvalues-input-bb-limit:uint=0",
     "-livedebugvalues-input-dbg-value-limit:uint=0",
+    "-disable-lsr:bool=1",
 )
 
 

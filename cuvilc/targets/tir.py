@@ -427,10 +427,9 @@ class KernelBuilder:
     ) -> tirx.PrimFunc:
         (statements,) = self._blocks
         body = _sequence([*head, *self._head, *statements, tirx.Return(const(0, "int32"))])
-        for text in self._llvm if self.uses_half else [*self._llvm, _NO_HALF]:
-            body = tirx.AttrStmt(
-                const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body
-            )
+        # One text: LLVM reads a module of it.
+        text = "".join(self._llvm if self.uses_half else [*self._llvm, _NO_HALF])
+        body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
         function = tirx.PrimFunc(list(params), body, PrimType("int32"))
         return function.with_attr("global_symbol", symbol).with_attr(
             "tirx.noalias", not self.in_place
