@@ -9,7 +9,7 @@ import gc
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -115,10 +115,11 @@ def load_model(
     shapes: dict[str, tuple[int | None, ...]],
     dims: dict[str, tuple[int, int | None]],
     elements: dict[str, int] | None = None,
+    later: ExitStack | None = None,
 ) -> Any:
     """The model as a Program at the graph level, by the importer that its content asks for."""
     registry = import_module("cuvilc.import.registry")
-    options = registry.ImportOptions(shapes=shapes, dims=dims, elements=elements or {})
+    options = registry.ImportOptions(shapes, dims, elements or {}, later)
     return registry.load(path, options)
 
 
@@ -162,11 +163,13 @@ class _Build:
         self.context: Any = None
         self.attached: driver_lora.Attached | None = None
         self.costs: dict[str, Any] = {}
+        self.later = ExitStack()  # what goes on beside the phases
 
     def run(self) -> BuildReport:
         try:
-            self.check()
-            self.phases()
+            with self.later:
+                self.check()
+                self.phases()
         except _Stop:
             pass
         except CuvilError:
@@ -211,7 +214,9 @@ class _Build:
     def phases(self) -> None:
         request = self.request
         with self.phase("import"):
-            program = load_model(request.model, request.shapes, request.dims, request.elements)
+            program = load_model(
+                request.model, request.shapes, request.dims, request.elements, self.later
+            )
             self.report.program = program
             self.attach(program)
         with self.phase("verify"):
@@ -321,7 +326,7 @@ class _Build:
         """Write the package; with `verify` into its place only if it computes rightly."""
         metadata = driver_steps.metadata(program, [p.NAME for p in _pipeline()[0]], __version__)
         metadata["adapters"] = driver_lora.metadata(self.attached, self.context.merged)
-        metadata["others"] = driver_lora.others(self.attached)
+        metadata["lora"] = driver_lora.room(self.attached)
         report = self.report
         if not self.request.verify:
             report.metadata = self.target.write(compiled, metadata, self.output, self.options)

@@ -247,6 +247,7 @@ def metadata(program: Any, passes: Sequence[str], version: str) -> dict[str, Any
 
     source = program.source
     opset = source.get("opset")
+    sha256 = program.digest.result() if program.digest else source.get("sha256", "")
     versions = {p.NAME: p.VERSION for p in PIPELINE}
     if isinstance(opset, int):
         opset = {"": opset}
@@ -254,7 +255,7 @@ def metadata(program: Any, passes: Sequence[str], version: str) -> dict[str, Any
         "model": {
             "name": program.name,
             "source_format": source.get("format", ""),
-            "source_sha256": source.get("sha256", ""),
+            "source_sha256": sha256,
             **({"opset": opset} if isinstance(opset, dict) else {}),
         },
         "compiler": {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -44,6 +45,7 @@ class Program:
     weights: MutableMapping[str, np.ndarray] = field(default_factory=dict)
     ranges: dict[str, Range] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)  # format, sha256, opset, …: for metadata
+    digest: Future[str] | None = None  # SHA-256 of the source while it is still being computed
     # Where an importer knows it, for adapters: name of a node -> path of the module it is of, and
     # name of a node -> the names under which it reads weights -> the keys of their constants.
     scopes: dict[str, str] = field(default_factory=dict)
@@ -328,7 +330,7 @@ def fingerprint(array: np.ndarray) -> str:
     if flat.nbytes <= _WHOLE_BYTES:
         digest.update(flat.tobytes())
     else:
-        for start in np.linspace(0, flat.nbytes - 4096, 64, dtype=np.int64):
+        for start in (i * (flat.nbytes - 4096) // 63 for i in range(64)):
             digest.update(flat[start : start + 4096].tobytes())
     return digest.hexdigest()[:16]
 

@@ -8,6 +8,7 @@ import starts again knowing them, so types are right from the first operation on
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
     """Import the model. CuvilError with everything that is wrong with it."""
     path = Path(path)
     wire = onnx_wire.read(path)
-    with onnx_wire.digest(wire.buffer) as digest:
+    with ExitStack() as here:
+        digest = (options.later or here).enter_context(onnx_wire.digest(wire.buffer))
         model = onnx_model.parse(path, wire)
         onnx_model.check_versions(path, model)
         original_opset = onnx_model.opsets(model)[""]
@@ -54,7 +56,9 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
         reader = TensorReader(path, wire)
         session = _Session(path, model, reader, blobs, options)
         program = session.run()
-        sha256 = digest.result()
+        if options.later:
+            program.digest = digest
+        sha256 = "" if options.later else digest.result()
     program.source = {
         "format": "onnx",
         "sha256": sha256,

@@ -9,6 +9,7 @@ library.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -31,11 +32,13 @@ class ImportOptions:
     greatest None leaves it open. Symbols not named range from 0 up.
     elements: name of an input that is a sequence -> how many tensors it has; of an optional tensor
     -> 0 when it is absent, 1 when it is given.
+    later: until it closes, the file's digest may be computed beside other work (Program.digest).
     """
 
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     dims: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     elements: dict[str, int] = field(default_factory=dict)
+    later: ExitStack | None = None
 
 
 def find_importer(path: Path) -> Any:

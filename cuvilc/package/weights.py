@@ -169,6 +169,7 @@ def _chunks(data: NDArray[np.uint8]) -> Iterator[memoryview]:
 
 def _fingerprint(data: NDArray[np.uint8]) -> bytes:
     """Length and a few samples. Equal weights have equal fingerprints, different ones seldom do."""
-    places = np.linspace(0, max(data.size - _SAMPLE_BYTES, 0), num=16, dtype=np.int64)
+    last = max(data.size - _SAMPLE_BYTES, 0)
+    places = (i * last // 15 for i in range(16))
     samples = [data[begin : begin + _SAMPLE_BYTES].tobytes() for begin in places]
     return b"".join([data.size.to_bytes(8, "little"), *samples])
