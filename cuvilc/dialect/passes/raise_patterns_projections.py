@@ -15,13 +15,14 @@ from cuvilc.dialect.passes.rules_graph import Graph, Node
 
 RULE = "join-projections"
 _MOVES = ("ai.reshape", "ai.transpose", "ai.slice")
+_PRODUCTS = ("ai.matmul", "ai.matmul_nbits")
 _End = tuple[Node, Value | None]  # the last operation of a projection, its bias
 
 
 def join_projections(g: Graph, context: PassContext) -> None:
     """Join every group of two or more that fits; the others are recorded."""
     for node in in_order(g):
-        if not node.alive or node.name != "ai.matmul":
+        if not node.alive or node.name not in _PRODUCTS:
             continue
         group = [n for n in dict.fromkeys(g.users(node.operands[0])) if _joins(g, n, node)]
         if len(group) < 2:
@@ -45,9 +46,9 @@ def _check(g: Graph, ends: list[_End]) -> None:
 
 def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
     g.here = node
-    axis = 0 if node.attr("transpose_b") else 1
-    weight = g.joined([n.operands[1] for n in group], axis)
-    y = g.build("ai.matmul", node.operands[0], weight, origin=group, **node.attrs)
+    axis = _axis(node)
+    weights = [g.joined([n.operands[i] for n in group], axis) for i in range(1, len(node.operands))]
+    y = g.build(node.name, node.operands[0], *weights, origin=group, **node.attrs)
     biases = [bias for _, bias in ends if bias is not None]
     if biases:
         y = g.build("ai.elemwise_add", y, g.joined(biases, 0), origin=[end for end, _ in ends])
@@ -66,12 +67,14 @@ def _join(g: Graph, node: Node, group: list[Node], ends: list[_End]) -> None:
 
 def _joins(g: Graph, n: Node, node: Node) -> bool:
     """Whether `n` multiplies the same input by constant weights of the same form."""
-    if n.name != "ai.matmul" or n.operands[0] != node.operands[0] or n.parent is not node.parent:
+    if n.name != node.name or n.operands[0] != node.operands[0] or n.parent is not node.parent:
         return False
+    if node.name == "ai.matmul_nbits":
+        return _are_alike(g, n, node)
     if not (g.is_weight(n.operands[1]) and g.is_weight(node.operands[1])):
         return False
     a, b = g.type(n.operands[1]), g.type(node.operands[1])
-    axis = 1 if node.attr("transpose_b") else 0
+    axis = 1 - _axis(node)
     parameters = [
         p for v in (n.operands[1], node.operands[1]) if (p := g.producer(v, "ai.parameter"))
     ]
@@ -81,6 +84,20 @@ def _joins(g: Graph, n: Node, node: Node) -> bool:
         a.rank == 2 and b.rank == 2 and a.shape[axis] == b.shape[axis] and a.dtype == b.dtype
         and n.attr("transpose_b") == node.attr("transpose_b")
         and not n.attr("transpose_a") and not node.attr("transpose_a")
+    )  # fmt: skip
+
+
+def _axis(node: Node) -> int:
+    """The axis of a product's weights that holds the result's columns."""
+    return 0 if node.name == "ai.matmul_nbits" or node.attr("transpose_b") else 1
+
+
+def _are_alike(g: Graph, n: Node, node: Node) -> bool:
+    """Whether two products by packed numbers differ in their numbers and columns only."""
+    held = [*n.operands[1:], *node.operands[1:]]
+    return (
+        len(n.operands) == len(node.operands) and all(g.is_constant(v) for v in held)
+        and n.attrs == node.attrs
     )  # fmt: skip
 
 
