@@ -30,7 +30,7 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     Without `--lora-modules` later adapters may change what those of the build do, and all linear
     layers if there are none. CUV744, CUV760.
     """
-    from cuvilc.dialect.lora_exchange import make_parameters  # noqa: PLC0415
+    from cuvilc.dialect.lora_exchange import make_parameters, tied  # noqa: PLC0415
 
     driver_swap.check(request)
     if request.precision:
@@ -41,7 +41,9 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
     if not pattern and not sites:
         pattern = import_module("cuvilc.import.lora_attach").ALL_LINEAR
     later = driver_swap.later_sites(program, sites, pattern) if pattern else []
-    make_parameters(program, [*sites, *(s for s in later if s.kind in _KINDS)], batched=True)
+    sites += [s for s in later if s.kind in _KINDS]
+    attached.tied.update(tied(program, sites))
+    make_parameters(program, sites, batched=True)
 
 
 def _sites(program: Any, attached: Attached) -> list[Site]:

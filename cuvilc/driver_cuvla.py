@@ -66,7 +66,7 @@ def spelled(adapter: Adapter, base: Any) -> Adapter:
 
 def changes_for(adapter: Adapter, base: Any) -> dict[str, ModuleChange]:
     """The adapter's changes by the modules of a package that is there. CUV722, CUV741 to CUV761."""
-    _check_rows(adapter)
+    adapter = _with_followers(adapter, base)
     changes = resolve(adapter, base.table, base.batched, base.others)
     if base.batched:
         tables = {p.module for s in base.table for p in s.parts if p.kind == "embedding"}
@@ -74,18 +74,27 @@ def changes_for(adapter: Adapter, base: Any) -> dict[str, ModuleChange]:
     return changes
 
 
-def _check_rows(adapter: Adapter) -> None:
-    """CUV761 for rows of a table: what is tied to it in the model a package does not tell."""
+def _with_followers(adapter: Adapter, base: Any) -> Adapter:
+    """The adapter with rows of an embedding also for what is tied to it in the package. CUV761."""
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 
-    change = next((c for c in adapter.changes if c.rows is not None), None)
-    if change is not None:
-        raise fail(
-            codes.NOT_IN_PACKAGE,
-            f"adapter `{adapter.name}` replaces rows of `{change.path}.weight`, and which weights"
-            " are tied to it the package does not tell",
-            place=str(adapter.place), help="name the adapter when the package is built",
-        )  # fmt: skip
+    tying = import_module("cuvilc.import.lora_tied")
+    names = {part.module for weight in base.table for part in weight.parts}.union(base.others)
+    own = {_module(c.path, names) for c in adapter.changes if c.rows is not None}
+    more: list[tuple[str, str, str]] = []
+    for change in adapter.changes:
+        others = base.tied.get(_module(change.path, names), ()) if change.rows is not None else ()
+        followers = () if own.intersection(others) else others
+        more += [(adapter.name, change.path, other) for other in followers]
+        if lost := tying.unmet(change, followers):
+            raise fail(
+                codes.NOT_IN_PACKAGE,
+                f"adapter `{adapter.name}` replaces rows of `{change.path}.weight` and of"
+                f" `{lost[0]}`, which is tied to it and in the package is not",
+                place=str(adapter.place),
+            )
+    made: tuple[Adapter, ...] = tying.with_followers([adapter], more)
+    return made[0]
 
 
 def resolve(

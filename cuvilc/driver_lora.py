@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,14 @@ FUSES_SCALE = (SWAP, BATCH)
 
 @dataclass(frozen=True)
 class Attached:
-    """What a build's adapters are and where they went."""
+    """What a build's adapters are and where they went. tied: by embedding that adapters may change,
+    what else has its table; filled when they are put into the program.
+    """
 
     mode: str
     adapters: tuple[Adapter, ...]
     sites: Sites
+    tied: dict[str, list[str]] = field(default_factory=dict)
 
 
 def mode_of(request: BuildRequest) -> str:
@@ -132,11 +135,13 @@ def embedded(attached: Attached | None) -> Any:
     return lambda emitted: driver_cuvla.embedded(attached.adapters, emitted)
 
 
-def others(attached: Attached | None) -> tuple[str, ...]:
-    """The model's modules that no adapter of a package changes, so that none is taken for another
-    whose name it is the end of; none where there are no adapters to come.
+def room(attached: Attached | None) -> dict[str, Any]:
+    """What those who make adapters for a package need to know of its model: modules that none may
+    change, so that none is taken for another whose name it is the end of, and what is tied.
     """
-    return () if attached is None or attached.mode == FOLD else attached.sites.others
+    if attached is None or attached.mode == FOLD:
+        return {}
+    return {"others": attached.sites.others, "tied": attached.tied}
 
 
 _ATTACH: dict[str, Callable[[Any, BuildRequest, Attached], None]] = {

@@ -18,12 +18,14 @@ def attach(program: Any, request: BuildRequest, attached: Attached) -> None:
 
     CUV744, CUV760.
     """
-    from cuvilc.dialect.lora_exchange import make_parameters  # noqa: PLC0415
+    from cuvilc.dialect.lora_exchange import make_parameters, tied  # noqa: PLC0415
 
     check(request)
     attaching = import_module("cuvilc.import.lora_attach")
     later = later_sites(program, attached.sites, request.lora_modules or attaching.ALL_LINEAR)
-    make_parameters(program, [*attached.sites, *later])
+    sites = [*attached.sites, *later]
+    attached.tied.update(tied(program, sites))
+    make_parameters(program, sites)
 
 
 def check(request: BuildRequest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from cuvilc.diagnostics import fail
 from cuvilc.dialect import ir
 from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.lora_added import products
 from cuvilc.dialect.lora_biases import base_biases
 from cuvilc.dialect.lora_codes import NOT_EXCHANGEABLE
 from cuvilc.dialect.lora_sites import Site
@@ -23,6 +24,40 @@ def is_exchangeable(site: Site) -> bool:
     owner, t = ir.defining(site.value), ir.type_of(site.value)
     stored = owner is not None and owner.name in ("ai.constant", "ai.full")
     return stored and t.is_float and t.is_static
+
+
+def tied(program: Program, sites: Sequence[Site]) -> dict[str, list[str]]:
+    """By embedding's module, what else has its table, or a copy of it that may lie turned: modules
+    of sites, and nodes that read it for none. For weights before they become parameters.
+    """
+    found: dict[str, list[str]] = {}
+    with program:
+        homes = {use: site.module for site in sites for use in site.uses}
+        every = [o.results[0] for o in ir.walk(ir.body(program.function("main")))
+                 if o.name == "ai.constant"]  # fmt: skip
+        for site in sites:
+            if site.kind == "embedding" and is_exchangeable(site):
+                reads = [
+                    (u.owner.operation, int(u.operand_number))
+                    for value in every if _is_same(program, site.value, value) for u in value.uses
+                ]  # fmt: skip
+                others = [homes.get(r) or _reader(program, r) for r in reads if r not in site.uses]
+                if others:
+                    found[site.module] = sorted(set(others))
+    return found
+
+
+def _reader(program: Program, use: _Use) -> str:
+    """The module, or else the node, that reads a weight."""
+    name = next((ir.source_name(o) for o, _ in products(use)), "")
+    return program.scopes.get(name) or name
+
+
+def _is_same(program: Program, table: Value, other: Value) -> bool:
+    mine, theirs = program.constant_array(table), program.constant_array(other)
+    if table == other or mine is None or theirs is None or mine.ndim != theirs.ndim:
+        return bool(table == other)
+    return any(t.shape == mine.shape and bool((t == mine).all()) for t in (theirs, theirs.T))
 
 
 def make_parameters(program: Program, sites: Iterable[Site], batched: bool = False) -> int:

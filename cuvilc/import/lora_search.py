@@ -86,7 +86,7 @@ class Search:
                 self.problems.put(failures.misfit(other, misfits))
             sites += self._sites(other, fits)
             self.tied.append((want.adapter, want.module, other.module))
-        if lost := tied.unmet(want, [other.module for other, _, _ in followers]):
+        if lost := tied.unmet(want.change, [other.module for other, _, _ in followers]):
             self.problems.put(failures.not_tied(want, lost))
         return sites
 

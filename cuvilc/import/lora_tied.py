@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cuvilc.adapter import Adapter
+from cuvilc.adapter import Adapter, ModuleChange
 
 from .lora_claims import Claim, Claims, Place, Wanted, find_place
 from .lora_index import Weight
@@ -56,9 +56,9 @@ def _is_same(claims: Claims, table: Claim, weight: Weight) -> bool:
     return any(t.shape == mine.shape and bool((t == mine).all()) for t in (theirs, theirs.T))
 
 
-def unmet(want: Wanted, paths: Sequence[str]) -> list[str]:
+def unmet(change: ModuleChange, paths: Sequence[str]) -> list[str]:
     """The modules that an adapter says are tied to this one, and are not among `paths`."""
-    ends = want.change.rows.tied if want.change.rows else ()
+    ends = change.rows.tied if change.rows else ()
     return [end for end in ends if not any(path.endswith(end) for path in paths)]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Base:
     places: tuple[int, ...]
     batched: bool = False  # built with `--lora batch`
     others: tuple[str, ...] = ()  # modules of the model that no adapter may change
+    # By embedding, what else has its table; see dialect/lora_exchange.py.
+    tied: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def read(self, number: int) -> NDArray[Any]:
         """The logical array of exchangeable weight `number`, read from model.so."""
@@ -68,7 +70,8 @@ def open_base(path: Path) -> Base:
         raise fail(artifact.BAD_METADATA, message, place=str(path / artifact.METADATA_FILE))
     places = _places(path / artifact.LIBRARY_FILE, len(table))
     others = tuple(lora.get("others", ()))
-    return Base(path, table, identity, places, lora["mode"] == "batch", others)
+    batched = lora["mode"] == "batch"
+    return Base(path, table, identity, places, batched, others, lora.get("tied", {}))
 
 
 def _site(weight: Mapping[str, Any]) -> Adaptable:

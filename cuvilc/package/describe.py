@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cuvilc import artifact
 from cuvilc.dialect import dims
@@ -34,11 +35,12 @@ def describe(
     target_kind: str,
     kernels: Mapping[str, KernelFacts],
     adapters: Sequence[dict[str, object]] = (),
-    others: Sequence[str] = (),
+    lora: Mapping[str, Any] | None = None,
 ) -> artifact.Metadata:
     """Metadata of schema 1.3, complete but for what writing the package finds out.
 
-    others: modules of the model that adapters might be meant for besides those of the plan.
+    lora: of a model that takes adapters, `others`: modules that one might be meant for besides
+    those of the plan; `tied`: by embedding, what else has its table.
     """
     plan, typical = plan.visible()
     if typical:
@@ -69,7 +71,8 @@ def describe(
     }
     if plan.adaptable:
         named = {part.module for weight in plan.adaptable for part in weight.parts}
-        complete["lora"] = {"others": [m for m in others if m not in named]}
+        others = [m for m in (lora or {}).get("others", ()) if m not in named]
+        complete["lora"] = {"others": others, "tied": dict((lora or {}).get("tied", {}))}
     return complete
 
 

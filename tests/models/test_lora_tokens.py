@@ -57,7 +57,7 @@ class Trained:
 
     def __init__(self, folder: Path, tied: bool, indices: Any, dynamo: bool) -> None:
         torch.manual_seed(0)
-        self.base, self.folder = _llama(tied).eval(), folder
+        self.base, self.folder, self.indices = _llama(tied).eval(), folder, indices
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
@@ -132,9 +132,27 @@ def test_batched(trained: Trained) -> None:
     model.close()
 
 
-def test_a_package_does_not_tell_what_is_tied(trained: Trained) -> None:
-    package = trained.build("swap", "rows", "plain")
-    assert build_adapters(trained.folder / "plain", "plain", package)
-    with pytest.raises(CuvilError, match="rows of") as caught:
-        build_adapters(trained.folder / "rows", "later", package)
+@pytest.mark.parametrize("mode", ["swap", "batch"])
+def test_for_a_package_that_was_there_before(trained: Trained, tmp_path: Path, mode: str) -> None:
+    """What is tied to the embedding follows; where the package cannot change that, it is told."""
+    package = tmp_path / "p.cuvil"
+    request = BuildRequest(trained.folder / "model.onnx", package, vectors=0, lora=mode,
+                           lora_modules="q_proj,embed_tokens,lm_head")  # fmt: skip
+    build(request)
+    [(_, data)] = build_adapters(trained.folder / "rows", "rows", package)
+    (tmp_path / "rows.cuvla").write_bytes(data)
+    model = cuvil.load(package)
+    model.load_adapter(tmp_path / "rows.cuvla")
+    if mode == "swap":
+        model.use("rows")
+    found = model.run(FEEDS, **({} if mode == "swap" else {"adapters": ["rows", "rows"]}))["y"]
+    assert not mismatch(found, trained.truth["rows"])
+    model.close()
+    request.lora_modules = "q_proj,embed_tokens"
+    build(request)
+    if trained.indices == USED:  # nothing of the head
+        assert build_adapters(trained.folder / "rows", "rows", package)
+        return
+    with pytest.raises(CuvilError, match="lm_head") as caught:
+        build_adapters(trained.folder / "rows", "rows", package)
     assert caught.value.diagnostics[0].code == "CUV761"
