@@ -43,7 +43,8 @@ CASES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], str]] = {
         {f"{ON}.lora_embedding_A": ones(2, K), f"{ON}.lora_embedding_B": ones(N, 2)}, {}, "CUV722"
     ),
     "saved": ({f"{ON}.weight": ones(N, K)}, SAVED, ""),
-    "saved, turned": ({f"{ON}.weight": ones(K, N)}, SAVED, "CUV722"),
+    "saved, a Conv1D's": ({f"{ON}.weight": ones(K, N)}, SAVED, ""),
+    "saved, of other sizes": ({f"{ON}.weight": ones(K, N + 1)}, SAVED, "CUV722"),
     "saved, flat": ({f"{ON}.weight": ones(K * N)}, SAVED, "CUV722"),
     "a product beyond float32": (wide(1e30), {}, "CUV741"),
     "a scale beyond float32": (wide(1e8), {"lora_alpha": 1e25}, "CUV741"),
