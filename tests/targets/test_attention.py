@@ -51,6 +51,28 @@ def test_static(s, t, d):
     check(program, V4, attention.schedule)
 
 
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("layout", ["plain", "turned", "sliced"])
+@on_chips
+def test_few_queries(queries, layout, chip):
+    """Keys are read as they lie, if their features lie side by side: the last of them at the end of
+    memory, some in the middle of a vector of keys.
+    """
+    kind = {"plain": "b,2,t,32", "turned": "b,t,2,32", "sliced": "b,2,t,48"}[layout]
+    types = [tensor(f"b,4,{queries},32"), tensor(kind), tensor("b,2,t,24"), tensor("b,1,1,t")]
+
+    def body(q, k, v, mask):
+        if layout == "turned":
+            k = ir.build("ai.transpose", k, perm=(0, 2, 1, 3))
+        if layout == "sliced":
+            sizes = (*ir.type_of(k).shape[:3], 32)
+            k = ir.build("ai.slice", k, starts=(0, 0, 0, 16), steps=(1, 1, 1, 1), sizes=sizes)
+        return ir.build("ai.attention", q, k, v, mask, scale=0.2)
+
+    sizes = [{"b": b, "t": t} for b, t in ((1, 1), (3, 16), (2, 67), (1, 63), (1, 64), (2, 0))]
+    check(program_of(types, body), chip, attention.schedule, sizes)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @on_chips
 def test_halves(dtype, chip):

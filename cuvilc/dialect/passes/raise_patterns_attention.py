@@ -10,6 +10,7 @@ v then counts as a hidden row too.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from cuvilc.dialect.dims import Dim
@@ -160,6 +161,9 @@ def _build(
     operands = [q, k, v]
     if mask is not None:
         operands.append(_mask(g, mask, rank))
+    grouped = _grouped(g, operands)
+    if grouped is not None:
+        operands[0] = g.build("ai.reshape", q, shape=grouped)
     try:
         y = g.build(
             "ai.attention", *operands, scale=float(scores.scale), causal=False, softcap=0.0,
@@ -170,6 +174,8 @@ def _build(
     if cleaned:
         zero = g.full(0.0, (), g.type(y).dtype)
         y = g.build("ai.where", g.build("ai.is_nan", y), zero, y)
+    if grouped is not None:
+        y = g.build("ai.reshape", y, shape=(*g.type(q).shape[:3], g.type(v).shape[3]))
     t = g.type(node.result)
     if y.type == node.result.type:
         return y
@@ -193,6 +199,30 @@ def _mask(g: Graph, mask: Value, rank: int) -> Value:
     if rank == 4 or len(shape) < 3:
         return mask
     return g.build("ai.reshape", mask, shape=(shape[0], 1, *shape[1:]))
+
+
+def grouped_queries(g: Graph, node: Node) -> Any:
+    """Single queries of heads that share a key head → as many queries of one head."""
+    q = node.operands[0]
+    shape = _grouped(g, node.operands) if not node.attr("causal") else None
+    if shape is None:
+        return None
+    turned = g.build("ai.reshape", q, shape=shape)
+    y = g.build(node.name, turned, *node.operands[1:], origin=(node,), **node.attrs)
+    return g.build("ai.reshape", y, shape=g.type(node.result).shape)
+
+
+def _grouped(g: Graph, operands: Sequence[Value]) -> tuple[Dim, ...] | None:
+    """[B, G, H/G, D] for q [B, H, 1, D] and k with G heads, where the mask is all heads': keys are
+    then read once for a group.
+    """
+    (batch, heads, queries, depth), groups = g.type(operands[0]).shape, g.type(operands[1]).shape[1]
+    if not (isinstance(heads, int) and isinstance(groups, int)) or queries != 1:
+        return None
+    if groups in (0, heads) or heads % groups:
+        return None
+    mask = g.type(operands[3]).shape if len(operands) > 3 else ()
+    return (batch, groups, heads // groups, depth) if mask[-3:-2] in ((), (1,)) else None
 
 
 def _shared_heads(g: Graph, k: Value, v: Value) -> tuple[Value, Value]:
@@ -220,4 +250,7 @@ def _before_repeat(g: Graph, x: Value) -> Value | None:
     return g.build("ai.reshape", spread.operands[0], shape=(*narrow[:2], *narrow[3:]))
 
 
-RULES: dict[str, tuple[Rewrite, ...]] = {"ai.matmul": (attention,)}
+RULES: dict[str, tuple[Rewrite, ...]] = {
+    "ai.matmul": (attention,),
+    "ai.attention": (grouped_queries,),
+}

@@ -2,8 +2,9 @@
 along.
 
 A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come
-as vectors over keys, each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and
-p·v is added with vectors over v's features (Dao et al. 2022). q, k and v may come through injective
+as vectors over keys (for one or two queries it is read as it lies, with vectors over features),
+each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and p·v is added with
+vectors over v's features (Dao et al. 2022). q, k and v may come through injective
 operations, such as the reshape and transpose that cut heads out of a projection; the result may
 pass through elementwise operations, then through transposes and reshapes, and is stored where they
 put it.
@@ -22,13 +23,16 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.attention_tile import outer_product
 from cuvilc.targets.schedules.elementwise_loops import sweep
+from cuvilc.targets.schedules.microkernel import lesser
 from cuvilc.targets.schedules.reduction_fold import Fold
+from cuvilc.targets.schedules.row_sums import row_sums
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import as_expr, const, is_load, var
 
 _KEYS = 64  # keys of a block
 _CHUNK = 48  # query rows of a task
 _TILE = 6  # query rows whose accumulators are in registers together
+_FEW = 2  # queries for which packing kᵀ costs more than it spares
 _MOVES = ("ai.transpose", "ai.reshape")
 
 
@@ -123,8 +127,11 @@ class _Attention:
         with b.loop(b.let(tirx.floordiv(seen + (_KEYS - 1), const(_KEYS)))) as block:
             self.key0 = b.let(block * _KEYS)
             self.count = b.let(tirx.min(keys - self.key0, const(_KEYS)))
-            self._pack_keys()
-            self._score()
+            if self._are_few():
+                self._score_few()
+            else:
+                self._pack_keys()
+                self._score()
             with b.loop(self.rows) as r:
                 self._soften(r)
             self._add_values()
@@ -155,15 +162,47 @@ class _Attention:
     def _key(self, t: Any, d: Any) -> Any:
         return self.key[(self.at[0], self.group, self.key0 + t, d)]
 
+    def _are_few(self) -> bool:
+        """Whether the queries are so few, and k such that it can be read as it lies."""
+        depth, n = self.depth, self.lanes
+        few = isinstance(self.queries, int) and 0 < self.queries <= _FEW
+        whole = isinstance(depth, int) and depth > 0 and depth % n == 0
+        return few and whole and self.dtype == "float32" and self._is_plain()
+
+    def _is_plain(self) -> bool:
+        """Whether k's features lie side by side in memory, as vectors of float32."""
+        direct = self._key(const(0), const(0))
+        plain = is_load(direct) and not self.b.is_named(direct)
+        plain = plain and str(direct.ty.dtype) == "float32"
+        return self.lanes > 1 and plain and self._dense()
+
+    def _score_few(self) -> None:
+        """scores[r, t] = q[r]·k[t], as many keys at once as a vector has lanes: sums over lanes of
+        products over features. Keys beyond the last repeat it, nothing reads their scores.
+        """
+        b, n, depth = self.b, self.lanes, self.depth
+        assert isinstance(depth, int)
+        with b.loop(b.let(tirx.floordiv(self.count + (n - 1), const(n))), name="t") as i:
+            first = b.let(i * n)
+            rows = [b.let(lesser(first + t, self.count - 1)) for t in range(n)]
+            for r in range(self.tile):
+                sums = b.local(n * n, self.dtype)
+                for t, key in enumerate(rows):
+                    with b.loop(n, "vectorized") as lane:
+                        terms = [
+                            b.load(self.packed_q, r * depth + d + lane) * self._key(key, d + lane)
+                            for d in range(0, depth, n)
+                        ]
+                        b.store(sums, t * n + lane, sum(terms[1:], terms[0]))
+                row_sums(b, n, sums, (self.scores, r * _KEYS + first))
+
     def _pack_keys(self) -> None:
         """packed_k[d, t] = k[t, d] of this block."""
         b, n = self.b, self.lanes
         depth = self.depth
         done: Any = 0
-        direct = self._key(const(0), const(0))
         whole = depth // n * n if isinstance(depth, int) else 0
-        plain = is_load(direct) and not b.is_named(direct) and str(direct.ty.dtype) == "float32"
-        if n > 1 and whole and plain and self._dense():
+        if whole and self._is_plain():
             with b.loop(b.let(tirx.floordiv(self.count, const(n)))) as i, b.loop(whole // n) as j:
                 t, d = i * n, j * n
                 here, below = self._key(t, d), self._key(t + 1, d)

@@ -241,6 +241,22 @@ def test_attention_refusals(why: str) -> None:
     assert same(program, raise_patterns).why("attention") == [why]
 
 
+@pytest.mark.parametrize(("mask", "shape"), [("", 2), ("[b,1,1,t]", 2), ("[b,4,1,t]", 1)])
+def test_single_queries_of_grouped_heads(mask: str, shape: int) -> None:
+    """They are the queries of one head, unless each has a mask of its own."""
+
+    def body(m, q, k, v, *rest):
+        return ir.build("ai.attention", q, k, v, *rest, scale=0.5)
+
+    types = {"q": "[b,4,1,8]", "k": "[b,2,t,8]", "v": "[b,2,t,6]"} | ({"m": mask} if mask else {})
+    program = make(types, body)
+    same(program, raise_patterns)
+    with program:
+        block = ir.body(program.function("main"))
+        (found,) = [o for o in ir.walk(block) if o.name == "ai.attention"]
+        assert ir.type_of(found.operands[0]).shape[1:3] == (4 // shape, shape)
+
+
 def test_projections_of_one_input_are_joined() -> None:
     program = bert(1)
     context = same(program, *PASSES, limit=RELATIVE["float32"])
