@@ -26,9 +26,9 @@ _PREFIX = "tvm.codegen.llvm.target_"
 def held() -> Iterator[None]:
     """The options of `llvm_target` stay set, for all threads, until the block ends."""
     with _Keeper.lock:
-        _Keeper.users += 1
-        if _Keeper.users == 1:
+        if not _Keeper.users:
             _Keeper.now = _Keeper()
+        _Keeper.users += 1
     try:
         yield
     finally:
@@ -53,10 +53,15 @@ class _Keeper:
         originals = {n: tvm.get_global_func(n) for n in names if n.startswith(_PREFIX)}
         for name, original in originals.items():
             tvm_ffi.register_global_func(name, self._waiting(original), override=True)
-        self._thread.start()
-        self._begun.wait()
-        for name, original in originals.items():
-            tvm_ffi.register_global_func(name, original, override=True)
+        try:
+            self._thread.start()
+            self._begun.wait()
+        except BaseException:  # the user has interrupted it
+            self._ended.set()
+            raise
+        finally:
+            for name, original in originals.items():
+                tvm_ffi.register_global_func(name, original, override=True)
 
     def _generate(self) -> None:
         try:
