@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -98,7 +99,7 @@ def _by_scopes(text: str, classes: str) -> str:
     if len(kinds) == len(scopes):
         paths = [s for s, kind in zip(scopes, kinds, strict=True) if not _is_function(kind)]
     else:
-        paths = scopes[:-1]
+        paths = list(scopes[:-1])
     return paths[-1] if paths else ""
 
 
@@ -107,15 +108,18 @@ def _is_function(kind: str) -> bool:
     return kind.startswith(("aten.", "prim", "higher_order", "<built-in", "quantized_"))
 
 
-def _strings(text: str) -> list[str]:
-    """A Python list of strings, as the exporter writes it; nothing for any other text."""
+@lru_cache(maxsize=256)
+def _strings(text: str) -> tuple[str, ...]:
+    """A Python list of strings, as the exporter writes it; nothing for any other text. Neighbours
+    among the nodes have many of them in common.
+    """
     if len(text) > 1 << 16:
-        return []
+        return ()
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return []
-    return [str(s) for s in found] if isinstance(found, list) else []
+        return ()
+    return tuple(str(s) for s in found) if isinstance(found, list) else ()
 
 
 def _by_namespace(text: str) -> str:
