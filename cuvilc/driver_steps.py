@@ -83,11 +83,13 @@ class Checkpoint:
     """The program as it is now, as a copy that costs little and prints only when it is needed."""
 
     def __init__(self, program: Any) -> None:
+        self._program = program
         with program:
             self._module = program.module.operation.clone()
 
     def text(self) -> str:
-        return str(self._module)
+        with self._program:  # to print is to verify, which asks for the context's types
+            return str(self._module)
 
 
 def verify(program: Any, after: str, before: Checkpoint | None, output: Path, model: Path) -> None:
