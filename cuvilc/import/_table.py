@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
+from threading import RLock
 from typing import Any
 
 NodeImporter = Callable[[Any], Any]
@@ -83,14 +84,16 @@ def takes(*names: str, **allowed: tuple[Any, ...]) -> Refusal:
 
 
 _loaded: list[bool] = []
+_loading = RLock()  # a second thread waits for the whole table
 
 
 def _load() -> None:
     """Import every file of operators. The folder is the table: onnx_nodes_*.py."""
-    if _loaded:
-        return
-    _loaded.append(True)
-    package = import_module(__package__ or "")
-    for module in iter_modules(package.__path__):
-        if module.name.startswith("onnx_nodes_"):
-            import_module(f"{__package__}.{module.name}")
+    with _loading:
+        if _loaded:
+            return
+        _loaded.append(True)
+        package = import_module(__package__ or "")
+        for module in iter_modules(package.__path__):
+            if module.name.startswith("onnx_nodes_"):
+                import_module(f"{__package__}.{module.name}")
