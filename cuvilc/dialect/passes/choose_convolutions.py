@@ -35,6 +35,8 @@ _VISIBLE = 0.3
 _SMALLER = 1.1
 # Of the direct time: beyond, it is not worth another form of the weights.
 _GAIN = {"balanced": 0.9, "speed": 0.97}
+# Of the direct time: what the direct convolution takes with bfloat16 weights.
+_BF16 = 0.55
 # Rows of so many pixels are too short for the direct schedule to be near its best.
 _SHORT = 2.5
 
@@ -77,6 +79,8 @@ def choose(program: Program, context: PassContext, operation: Operation) -> int:
         raise Miss("--math exact keeps the sums of the definition")
     if context.prefer == "size":
         raise Miss("--prefer size keeps no second form of the weights in memory")
+    if context.precision == "bf16" and context.prefer != "speed":
+        raise Miss("--precision bf16 halves the weights, unless --prefer speed is given too")
     strides, dilations = attrs["strides"], attrs["dilations"]
     if strides[0] != strides[1] or strides[0] not in STRIDES:
         raise Miss(f"strides {strides[0]}×{strides[1]}")
@@ -104,6 +108,7 @@ def cheapest(
 ) -> int:  # fmt: skip
     """The tile for inputs [N, h, w] and results [h, w] of these sizes. Raises Miss."""
     direct = direct_cost(context, channels, outputs, sizes, counts, pads, stride)
+    direct *= _BF16 if context.precision == "bf16" else 1
     every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t, stride) for t in TILES}
     precise = {t: cost for t, cost in every.items() if error_bound(t, channels) <= MOST_ERROR}
     if not precise:

@@ -95,6 +95,14 @@ def test_speed_has_no_regard_for_memory() -> None:
     assert (small, fast) == (2, 4)
 
 
+def test_bfloat16_must_be_beaten() -> None:
+    """With --precision bf16 and --prefer speed only the layers are left that are faster so."""
+    large, small = convolution(size="56,56"), convolution(512, 512, "7,7")
+    assert chosen(large, precision="bf16", prefer="speed")[0] == 4
+    assert chosen(small, precision="bf16", prefer="speed")[0] == 0
+    assert chosen(convolution(512, 512, "7,7"), prefer="speed")[0] > 0
+
+
 @pytest.mark.parametrize(
     ("layer", "options", "why"),
     [
@@ -105,6 +113,7 @@ def test_speed_has_no_regard_for_memory() -> None:
         ({"size": "1,1"}, {}, "of the direct convolution's time"),
         ({"channels": 20_000, "outputs": 8}, {}, "would lose too many digits"),
         ({}, {"math_exact": True}, "--math exact keeps the sums of the definition"),
+        ({}, {"precision": "bf16"}, "--precision bf16 halves the weights"),
         ({}, {"prefer": "size"}, "--prefer size keeps no second form of the weights"),
     ],
     ids=str,
