@@ -27,8 +27,10 @@
 #define AWAITED 0x40000000u /* the caller sleeps until the last worker leaves */
 #define INSIDE 0x3fffffffu
 
-/* Coarse enough to cost nothing, fine enough to even out a slow core. */
-#define CHUNKS_PER_THREAD 4
+/* A thread takes this share of a fair part of the tasks that are left (Polychronopoulos and Kuck
+ * 1987): large pieces first, which keep neighbouring tasks together, single ones at the end, which
+ * even out cores of unlike speed. */
+#define SHARE 2
 /* Longer than the gap between steps of one run, shorter than a time slice. */
 #define SPIN_NS 30000u
 #define STACK_BYTES (512u << 10) /* under 2 MiB, lest a transparent huge page back it */
@@ -46,7 +48,6 @@ struct cuvil_pool {
     _Alignas(64) _Atomic uint32_t gate;
     _Alignas(64) _Atomic int64_t next; /* first task that nobody has taken */
     _Alignas(64) cuvil_job job;
-    int64_t chunk;
     _Atomic int32_t fault;
     _Atomic uint32_t joined;
 
@@ -105,17 +106,22 @@ static void work(cuvil_pool *pool, uint32_t thread)
 {
     const cuvil_job *job = &pool->job;
     void *scratch = job->scratch + thread * job->scratch_stride;
+    int64_t begin = atomic_load_explicit(&pool->next, memory_order_relaxed), end;
     for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&pool->next, pool->chunk, memory_order_relaxed);
-        if (begin >= job->tasks)
-            return;
-        int64_t left = job->tasks - begin;
-        int64_t end = begin + (left < pool->chunk ? left : pool->chunk);
+        do {
+            if (begin >= job->tasks)
+                return;
+            int64_t piece = (job->tasks - begin) / ((int64_t)pool->threads * SHARE);
+            end = begin + (piece > 0 ? piece : 1);
+        } while (!atomic_compare_exchange_weak_explicit(&pool->next, &begin, end,
+                                                        memory_order_relaxed,
+                                                        memory_order_relaxed));
         int32_t fault = job->kernel(job->buffers, job->scalars, begin, end, scratch);
         if (fault != 0) {
             atomic_store_explicit(&pool->fault, fault, memory_order_relaxed);
             atomic_store_explicit(&pool->next, job->tasks, memory_order_relaxed);
         }
+        begin = atomic_load_explicit(&pool->next, memory_order_relaxed);
     }
 }
 
@@ -180,9 +186,7 @@ bool cuvil_pool_awake(cuvil_pool *pool)
 
 int32_t cuvil_pool_run(cuvil_pool *pool, const cuvil_job *job, uint32_t *used)
 {
-    int64_t pieces = (int64_t)pool->threads * CHUNKS_PER_THREAD;
     pool->job = *job;
-    pool->chunk = job->tasks / pieces + (job->tasks % pieces != 0);
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->fault, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->joined, 1, memory_order_relaxed);
