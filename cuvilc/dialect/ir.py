@@ -27,6 +27,7 @@ from cuvilc.dialect.types import FLOATS, TensorType, TypeTable, dtype_name, nump
 Operation: TypeAlias = ir.Operation
 Value: TypeAlias = ir.Value
 Range = tuple[int, int | None]
+Use = tuple[Operation, int]  # an operation that reads a value, and as which operand
 VIEWS = ("ai.reshape", "ai.bitcast")  # bare, they share their operand's memory
 
 
@@ -234,6 +235,11 @@ def defining(value: Value) -> Operation | None:
 
 def users(value: Value) -> list[Operation]:
     return [use.owner.operation for use in value.uses]
+
+
+def uses(value: Value) -> list[Use]:
+    """A list, so that operands may be set while it is gone through."""
+    return [(use.owner.operation, int(use.operand_number)) for use in value.uses]
 
 
 def is_used(value: Value) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from . import ir
 from .lora_packed import MOVES
 
-_Use = tuple[ir.Operation, int]
 # What stands between a product and its bias without computing anything else.
 _PASSED = (*MOVES, "ai.slice", "ai.quantize_linear", "ai.dequantize_linear")
+_CONSTANTS = ("ai.constant", "ai.full")
 
 
-def products(use: _Use) -> Iterator[_Use]:
+def products(use: ir.Use) -> Iterator[ir.Use]:
     """What computes with the weight that `use` reads, behind whatever moves it, and as which
     operand.
     """
@@ -22,11 +22,11 @@ def products(use: _Use) -> Iterator[_Use]:
     if operation.name not in MOVES:
         yield operation, operand
         return
-    for reader in operation.results[0].uses:
-        yield from products((reader.owner.operation, int(reader.operand_number)))
+    for read in ir.uses(operation.results[0]):
+        yield from products(read)
 
 
-def outputs_axis(product: _Use) -> int:
+def outputs_axis(product: ir.Use) -> int:
     """The axis of a product's result, from its end, along which the weight's outputs lie; 0 for
     none.
     """
@@ -48,8 +48,7 @@ def is_bare(product: ir.Operation) -> bool:
         return False
     waiting, seen = [product.results[0]], set[ir.Operation]()
     while waiting:
-        for use in waiting.pop().uses:
-            user, place = use.owner.operation, int(use.operand_number)
+        for user, place in ir.uses(waiting.pop()):
             if user.name == "ai.elemwise_add":
                 if _is_fixed(user.operands[1 - place]):
                     return False
@@ -68,7 +67,7 @@ def is_scaled(product: ir.Operation) -> bool:
     return any(u.name == "ai.elemwise_mul" and ir.source_name(u) == node for u in users)
 
 
-def add_zeros(weight: ir.Value, reads: Sequence[_Use]) -> tuple[ir.Value, list[_Use]]:
+def add_zeros(weight: ir.Value, reads: Sequence[ir.Use]) -> tuple[ir.Value, list[ir.Use]]:
     """Zeros that are added to products by one weight, each a line along its outputs, and the
     additions' uses of them. The products must be alike.
     """
@@ -77,16 +76,16 @@ def add_zeros(weight: ir.Value, reads: Sequence[_Use]) -> tuple[ir.Value, list[_
     t, axis = ir.type_of(reads[0][0].results[0]), outputs_axis(reads[0])
     with ir.after(owner):
         zeros = ir.full(0.0, (t.shape[axis], *[1] * (-axis - 1)), t.dtype)
-    uses = []
+    added = []
     for product, _ in reads:
         result = product.results[0]
-        readers = [(u.owner.operation, int(u.operand_number)) for u in result.uses]
+        readers = ir.uses(result)
         with ir.after(product):
             made = ir.create("ai.elemwise_add", result, zeros)
         for reader, place in readers:
             reader.operands[place] = made.results[0]
-        uses.append((made, 1))
-    return zeros, uses
+        added.append((made, 1))
+    return zeros, added
 
 
 def _is_fixed(value: ir.Value) -> bool:
@@ -100,6 +99,3 @@ def _is_fixed(value: ir.Value) -> bool:
             seen.add(owner)
             waiting += owner.operands
     return True
-
-
-_CONSTANTS = ("ai.constant", "ai.full")

@@ -13,8 +13,6 @@ from .lora_packed import MOVES, known
 from .lora_sites import Site
 from .lora_values import Array
 
-_Use = tuple[ir.Operation, int]
-
 
 def base_biases(program: ir.Program, sites: Iterable[Site]) -> tuple[tuple[str, str], ...]:
     """(module, key among the weights) of the bias that each of these linear layers has already,
@@ -61,7 +59,7 @@ def weights_of(
     return found
 
 
-def _additions(program: ir.Program, site: Site) -> list[_Use]:
+def _additions(program: ir.Program, site: Site) -> list[ir.Use]:
     """Where a constant line as long as the outputs is added to the products of a weight."""
     found = []
     for use in site.uses:
@@ -78,7 +76,7 @@ def _additions(program: ir.Program, site: Site) -> list[_Use]:
     return found
 
 
-def _line(program: ir.Program, use: _Use, site: Site) -> Array | None:
+def _line(program: ir.Program, use: ir.Use, site: Site) -> Array | None:
     """The constant [N] that is added there, of the N outputs that share the weight."""
     array = known(program, use[0].operands[use[1]])
     outputs = site.shape[site.out_axis]

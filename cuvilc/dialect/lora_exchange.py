@@ -14,9 +14,8 @@ from cuvilc.dialect.lora_added import products
 from cuvilc.dialect.lora_biases import base_biases
 from cuvilc.dialect.lora_codes import NOT_EXCHANGEABLE
 from cuvilc.dialect.lora_sites import Site
+from cuvilc.dialect.lora_values import is_same_table
 from cuvilc.dialect.types import numpy_dtype
-
-_Use = tuple[Operation, int]
 
 
 def is_exchangeable(site: Site) -> bool:
@@ -37,27 +36,24 @@ def tied(program: Program, sites: Sequence[Site]) -> dict[str, list[str]]:
                  if o.name == "ai.constant"]  # fmt: skip
         for site in sites:
             if site.kind == "embedding" and is_exchangeable(site):
-                reads = [
-                    (u.owner.operation, int(u.operand_number))
-                    for value in every if _is_same(program, site.value, value) for u in value.uses
-                ]  # fmt: skip
+                same = [value for value in every if _is_same(program, site.value, value)]
+                reads = [use for value in same for use in ir.uses(value)]
                 others = [homes.get(r) or _reader(program, r) for r in reads if r not in site.uses]
                 if others:
                     found[site.module] = sorted(set(others))
     return found
 
 
-def _reader(program: Program, use: _Use) -> str:
+def _reader(program: Program, use: ir.Use) -> str:
     """The module, or else the node, that reads a weight."""
     name = next((ir.source_name(o) for o, _ in products(use)), "")
     return program.scopes.get(name) or name
 
 
 def _is_same(program: Program, table: Value, other: Value) -> bool:
-    mine, theirs = program.constant_array(table), program.constant_array(other)
-    if table == other or mine is None or theirs is None or mine.ndim != theirs.ndim:
-        return bool(table == other)
-    return any(t.shape == mine.shape and bool((t == mine).all()) for t in (theirs, theirs.T))
+    if table == other:
+        return True
+    return is_same_table(program.constant_array(table), program.constant_array(other))
 
 
 def make_parameters(program: Program, sites: Iterable[Site], batched: bool = False) -> int:
@@ -67,7 +63,7 @@ def make_parameters(program: Program, sites: Iterable[Site], batched: bool = Fal
     Sites that share a value and its uses (a merged Q, K, V matrix) become one parameter of several
     parts. A cast that stands between a weight and its use is done now. CUV760.
     """
-    groups: dict[tuple[Value, tuple[_Use, ...]], list[Site]] = {}
+    groups: dict[tuple[Value, tuple[ir.Use, ...]], list[Site]] = {}
     with program:
         for site in sites:
             if not is_exchangeable(site):
@@ -88,8 +84,8 @@ def make_parameters(program: Program, sites: Iterable[Site], batched: bool = Fal
 
 
 def _stored(
-    program: Program, groups: Mapping[tuple[Value, tuple[_Use, ...]], list[Site]]
-) -> Iterator[tuple[tuple[Value, tuple[_Use, ...]], list[Site]]]:
+    program: Program, groups: Mapping[tuple[Value, tuple[ir.Use, ...]], list[Site]]
+) -> Iterator[tuple[tuple[Value, tuple[ir.Use, ...]], list[Site]]]:
     """The groups with every value an `ai.constant`: a bias of zeros is an `ai.full` till here."""
     for (value, uses), group in groups.items():
         owner = ir.defining(value)
@@ -106,7 +102,7 @@ def _stored(
 
 
 def _parameter(
-    value: Value, uses: Iterable[_Use], out_axis: int, parts: tuple[object, ...],
+    value: Value, uses: Iterable[ir.Use], out_axis: int, parts: tuple[object, ...],
     more: Mapping[str, Any],
 ) -> None:  # fmt: skip
     owner = ir.defining(value)

@@ -13,7 +13,7 @@ import numpy as np
 from cuvilc.adapter import ADDITIVE, Adapter, LowRank
 
 from . import ir
-from .lora_packed import Use, Uses, unpack_products
+from .lora_packed import Uses, unpack_products
 from .lora_parameters import Parameters, no_place
 from .lora_sites import Site, Sites
 from .lora_values import Array
@@ -51,7 +51,7 @@ def _adapt(
     if not found:
         raise no_place(module, "the program has no weight of it")
     for number, site in found:
-        by_value: dict[ir.Value, list[Use]] = {}
+        by_value: dict[ir.Value, list[ir.Use]] = {}
         for operation, operand in uses.of[number]:
             by_value.setdefault(operation.operands[operand], []).append((operation, operand))
         for value, mine in by_value.items():

@@ -14,7 +14,6 @@ from .lora_values import Array
 from .op import OPS
 from .types import numpy_dtype
 
-Use = tuple[ir.Operation, int]
 MOVES = ("ai.transpose", "ai.reshape", "ai.cast")
 
 
@@ -22,7 +21,7 @@ MOVES = ("ai.transpose", "ai.reshape", "ai.cast")
 class Uses:
     """The uses of each site (by its number) as they are now; bits of those that were packed."""
 
-    of: list[list[Use]] = field(default_factory=list)
+    of: list[list[ir.Use]] = field(default_factory=list)
     bits: dict[ir.Operation, int] = field(default_factory=dict)
 
 

@@ -29,7 +29,7 @@ class Site:
     parameter: str
     kind: str
     value: ir.Value
-    uses: tuple[tuple[ir.Operation, int], ...]
+    uses: tuple[ir.Use, ...]
     out_axis: int
     start: int
     size: int

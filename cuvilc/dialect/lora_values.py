@@ -60,6 +60,13 @@ def outputs_first(weight: Array, kind: str, outputs: int, fan_in_fan_out: bool) 
     return np.moveaxis(weight, -1, 0) if turned else weight
 
 
+def is_same_table(mine: Array | None, theirs: Array | None) -> bool:
+    """Whether two known matrices are equal, or would be if one were turned."""
+    if mine is None or theirs is None or mine.ndim != theirs.ndim:
+        return False
+    return any(t.shape == mine.shape and bool((t == mine).all()) for t in (theirs, theirs.T))
+
+
 def set_rows(weight: Array, kind: str, out_axis: int, rows: Rows) -> None:
     """Put rows of a table [V, D], or of a head's V outputs, into a weight as the program has it."""
     table = np.moveaxis(weight, 1 - out_axis if kind == "embedding" else out_axis, 0)

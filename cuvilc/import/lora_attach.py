@@ -92,7 +92,7 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
         _check_expression(pattern)
     with program:
         claims = Claims(index(program))
-        taken: set[tuple[ir.Operation, int]] = set()
+        taken: set[ir.Use] = set()
         found: list[Site] = []
         for path in sorted(claims.by_path.get("weight", {})):
             own = [

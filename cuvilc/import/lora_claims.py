@@ -268,7 +268,7 @@ class Claims:
         return sorted({path for paths in self.by_path.values() for path in paths if path})
 
 
-def others(claims: Claims, uses: Iterable[tuple[ir.Operation, int]]) -> tuple[str, ...]:
+def others(claims: Claims, uses: Iterable[ir.Use]) -> tuple[str, ...]:
     """The modules that have a weight, and none that is read by one of `uses`; sorted."""
     taken = set(uses)
     paths = claims.by_path.get("weight", {})

@@ -20,7 +20,6 @@ from .lora_index import PACKED
 
 Found = list[tuple[Claim, Place]]
 _KINDS = ("linear", "convolution")
-_Use = tuple[ir.Operation, int]
 
 
 @dataclass
@@ -67,12 +66,12 @@ class Dropped:
 
     def insert(self) -> dict[int, list[Site]]:
         """Add all of them to the program; the sites by the number of what wants them."""
-        made: dict[ir.Operation, tuple[ir.Value, _Use]] = {}
+        made: dict[ir.Operation, tuple[ir.Value, ir.Use]] = {}
         sites: dict[int, list[Site]] = {}
         for number, (want, found) in self.wanted.items():
             _add([claim for claim, _ in found], made)
             at = found[0][1]
-            by_value: dict[ir.Value, list[_Use]] = {}
+            by_value: dict[ir.Value, list[ir.Use]] = {}
             for claim, _ in found:
                 value, use = made[claim.reader.consumer]
                 by_value.setdefault(value, []).append(use)
@@ -86,9 +85,9 @@ class Dropped:
         return sites
 
 
-def _add(claims: Sequence[Claim], made: dict[ir.Operation, tuple[ir.Value, _Use]]) -> None:
+def _add(claims: Sequence[Claim], made: dict[ir.Operation, tuple[ir.Value, ir.Use]]) -> None:
     """Zeros for the products that have none yet: one line for all products by a weight."""
-    groups: dict[tuple[ir.Value, int, str], list[_Use]] = {}
+    groups: dict[tuple[ir.Value, int, str], list[ir.Use]] = {}
     for claim in claims:
         read = _product(claim)
         if read is None or read[0] in made:
@@ -103,6 +102,6 @@ def _add(claims: Sequence[Claim], made: dict[ir.Operation, tuple[ir.Value, _Use]
             made[product] = zeros, use
 
 
-def _product(claim: Claim) -> _Use | None:
+def _product(claim: Claim) -> ir.Use | None:
     """The product that a claim's reader is, and which operand of it is the weight."""
     return next((p for p in products(claim.reader.use) if p[0] == claim.reader.consumer), None)

@@ -28,7 +28,7 @@ class Reader:
     label: the model's node. scope: its module. names: of the weight in that node.
     """
 
-    use: tuple[ir.Operation, int]
+    use: ir.Use
     consumer: ir.Operation
     role: str
     kind: str
@@ -133,8 +133,7 @@ def _readers(
     program: ir.Program, value: ir.Value, key: str, names: tuple[str, ...]
 ) -> Iterator[Reader]:
     rank = ir.type_of(value).rank
-    for use in value.uses:
-        operation, operand = use.owner.operation, int(use.operand_number)
+    for operation, operand in ir.uses(value):
         for consumer, i, axes in _consumers(operation, operand, tuple(range(rank))):
             role, kind, axis = _role(consumer, i, axes)
             label = ir.source_name(consumer)
@@ -153,8 +152,8 @@ def _consumers(
     """Where a weight arrives through operations that only arrange or convert it."""
     if operand == 0 and operation.name in ("ai.transpose", "ai.reshape", "ai.cast"):
         after = _arranged(operation, axes)
-        for use in operation.results[0].uses:
-            yield from _consumers(use.owner.operation, int(use.operand_number), after)
+        for reader, i in ir.uses(operation.results[0]):
+            yield from _consumers(reader, i, after)
     else:
         yield operation, operand, axes
 

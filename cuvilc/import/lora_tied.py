@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cuvilc.adapter import Adapter, ModuleChange
+from cuvilc.dialect.lora_values import is_same_table
 
 from .lora_claims import Claim, Claims, Place, Wanted, find_place
 from .lora_index import Weight
@@ -50,10 +51,7 @@ def _is_same(claims: Claims, table: Claim, weight: Weight) -> bool:
     """Whether a weight is the table, or a copy of it, which may lie turned."""
     if weight.key == table.weight.key:
         return True
-    mine, theirs = claims.index.array(table.weight), claims.index.array(weight)
-    if mine is None or theirs is None or theirs.ndim != mine.ndim or mine.size != theirs.size:
-        return False
-    return any(t.shape == mine.shape and bool((t == mine).all()) for t in (theirs, theirs.T))
+    return is_same_table(claims.index.array(table.weight), claims.index.array(weight))
 
 
 def unmet(change: ModuleChange, paths: Sequence[str]) -> list[str]:

@@ -136,7 +136,7 @@ def _add_to_result(
     """Whoever reads the result of `use` reads what `name` makes of it instead."""
     y = use.results[0]
     _check_rows(program, use, y, hidden)
-    readers = [(u.owner.operation, int(u.operand_number)) for u in y.uses]
+    readers = ir.uses(y)
     with ir.after(use):
         held = (hidden.slots, hidden.tables[number], hidden.pool)
         made = ir.build(name, y, *operands, *held, **attributes)
