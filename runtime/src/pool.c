@@ -101,7 +101,7 @@ static bool spin(const cuvil_pool *pool, _Atomic uint32_t *word, uint32_t mask, 
     return false;
 }
 
-/* Take chunks until none is left. A fault ends the job for everybody. */
+/* Take pieces until none is left. A fault ends the job for everybody. */
 static void work(cuvil_pool *pool, uint32_t thread)
 {
     const cuvil_job *job = &pool->job;
