@@ -309,7 +309,8 @@ def _use(reader: Reader) -> str:
 def _of_rows(rows: Rows, weight: Weight, reader: Reader) -> Place | str:
     """A table [V, D], or a head's weight of V outputs."""
     last, width = max(rows.indices), rows.values.shape[1]
-    if reader.kind not in ("embedding", "linear") or reader.role == PACKED or reader.axis < 0:
+    matrix = reader.kind in ("embedding", "linear") and len(weight.shape) == 2
+    if not matrix or reader.role == PACKED or reader.axis < 0:
         return f"it is used as {_use(reader)}, of which no rows can be replaced"
     outputs, others = weight.shape[reader.axis], weight.shape[1 - reader.axis]
     count, wide = (others, outputs) if reader.kind == "embedding" else (outputs, others)
@@ -328,12 +329,14 @@ def _linear(want: Wanted, weight: Weight, reader: Reader) -> Place | str:
         return f"it has {weight.shape[0]} outputs of {inputs} inputs, the adapter's {n} of {k}"
     if reader.axis < 0 and n == k:
         return f"{_use(reader)} does not tell which axis of {list(weight.shape)} holds the outputs"
+    if len(weight.shape) != 2:
+        return f"it has {list(weight.shape)}, the adapter's has {n} outputs of {k} inputs"
     certain = reader.axis >= 0
-    for axis in [reader.axis] if certain else [0, 1] if len(weight.shape) == 2 else ():
+    for axis in [reader.axis] if certain else [0, 1]:
         sizes = (weight.shape[axis], weight.shape[1 - axis])
         if sizes in (want.matrices if certain else (want.shape,)):
             return Place(axis, 0, sizes[0])
     spelled = f"{list(weight.shape)}"
-    if reader.axis >= 0 and len(weight.shape) == 2:
+    if certain:
         spelled = f"{weight.shape[reader.axis]} outputs of {weight.shape[1 - reader.axis]} inputs"
     return f"it has {spelled}, the adapter's has {n} outputs of {k} inputs"

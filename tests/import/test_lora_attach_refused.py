@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuvilc.adapter import ModuleChange
+from cuvilc.adapter import ModuleChange, Rows
 from cuvilc.diagnostics import CuvilError
 
 from .lora_graphs import (
@@ -92,6 +92,15 @@ def test_sizes_that_do_not_fit(tmp_path: Path) -> None:
     assert "it has 5 outputs of 3 inputs, the adapter's has 6 outputs of 3 inputs" in error.evidence
     assert refused(made, linear("fc", 3, 5)).code == "CUV722"  # the product says what is what
     assert "convolution" in refused(made, convolution("fc", 5, 3)).evidence
+
+
+def test_a_stack_of_matrices(tmp_path: Path) -> None:
+    """The weights of experts, say: no one matrix of them is the module's."""
+    nodes = [node("MatMul", "x fc.weight", "y")]
+    made = program(tmp_path, nodes, {"fc.weight": values(2, 4, 4)}, {"x": ["b", 2, 3, 4]})
+    assert refused(made, linear("fc", 4, 4)).code == "CUV722"
+    rows = Rows((0,), np.ones((1, 4), np.float32))
+    assert refused(made, ModuleChange("fc", rows=rows, tensors=("fc",))).code == "CUV722"
 
 
 def test_a_parameter_that_is_not_there(tmp_path: Path) -> None:
