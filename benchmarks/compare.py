@@ -3,7 +3,8 @@
 Each peer runs in a process of its own; all stay loaded and are timed in turn, round after round,
 so that a busy machine hurts all alike. A number is the median over the rounds of a slot's median.
 Slots in which other programs used more than 0.15 cores are left out where two quiet ones exist.
-Writes results.json, table.md and plot.svg into --out. Peers that are not installed are left out.
+Writes results.json, table.md and plot.svg into --out. Peers that cannot run here are left out and
+named; `--peers all` adds those that compile for long, `--together` lets all compile at once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,14 +28,18 @@ if __name__ == "__main__":
 
 from benchmarks import models
 from benchmarks.machine import cpu_seconds, machine, versions, wait_until_quiet
-from benchmarks.peers import PEERS, Peer
+from benchmarks.pages import PAGE, command, write_section
+from benchmarks.peers import PEERS, QUICK, Peer
 from benchmarks.plot import bars
 from benchmarks.table import markdown
 
 DISTURBED = 0.15
 OURS = "cuvil"
 PROGRAM = ROOT / "benchmarks" / "peers.py"
-BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"  # in README.md
+SECTIONS = ("compare", "quantised", "bf16")  # of benchmarks/README.md
+PACKAGES = (
+    "onnxruntime", "openvino", "torch", "iree-base-compiler", "apache-tvm", "numpy",
+)  # fmt: skip
 
 
 class Process:
@@ -41,6 +48,7 @@ class Process:
     def __init__(self, peer: str, folder: Path, threads: int, program: Path = PROGRAM) -> None:
         command = [sys.executable, program, peer, folder, str(threads)]
         quiet = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+        self.loaded: dict[str, Any] | None = None
         self.child = subprocess.Popen(
             command,
             env={**os.environ, **quiet},
@@ -49,7 +57,13 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self.facts = self._answer()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How loading went; waits until it is over."""
+        if self.loaded is None:
+            self.loaded = self._answer()
+        return self.loaded
 
     def _answer(self) -> dict[str, Any]:
         assert self.child.stdout
@@ -75,111 +89,164 @@ class Process:
         self.child.wait()
 
 
-def measure(
-    folder: Path, threads: int, peers: list[str], options: Any, program: Path = PROGRAM
-) -> dict[str, Any]:
-    """Facts and timings of each peer on one model; `rounds`: median_ms and foreign of each."""
-    running: dict[str, Process] = {}
-    results: dict[str, Any] = {}
+@contextmanager
+def running(
+    folder: Path,
+    threads: int,
+    peers: Sequence[str],
+    program: Path = PROGRAM,
+    together: bool = False,
+) -> Iterator[tuple[dict[str, Process], dict[str, Any]]]:
+    """The peers that loaded, and the facts of all; those that fail later are to be taken out.
+
+    together: all load at the same time, which is quicker, but their loading times say nothing.
+    """
+    processes: dict[str, Process] = {}
+    facts: dict[str, Any] = {}
     try:
         for peer in peers:
-            process = Process(peer, folder, threads, program)
-            results[peer] = process.facts
-            if "error" in process.facts:
-                process.close()
-            else:
-                running[peer] = process
-        slots: dict[str, list[dict[str, Any]]] = {peer: [] for peer in running}
+            processes[peer] = Process(peer, folder, threads, program)
+            if not together:
+                facts[peer] = processes[peer].facts
+        for peer in peers:
+            facts[peer] = processes[peer].facts
+            if "error" in facts[peer]:
+                processes.pop(peer).close()
+        yield processes, facts
+    finally:
+        for process in processes.values():
+            process.close()
+
+
+def measure(
+    folder: Path,
+    threads: int,
+    peers: list[str],
+    options: Any,
+    program: Path = PROGRAM,
+    together: bool = False,
+) -> dict[str, Any]:
+    """Facts and timings of each peer on one model; `rounds`: median_ms and foreign of each."""
+    with running(folder, threads, peers, program, together) as (processes, results):
+        slots: dict[str, list[dict[str, Any]]] = {peer: [] for peer in processes}
         for turn in range(options.rounds):
-            order = list(running)
-            shift = turn % max(len(order), 1)
-            for peer in order[shift:] + order[:shift]:
+            for peer in in_turn(list(processes), turn):
                 wait_until_quiet(options.quiet)
-                slot = running[peer].slot(options.seconds)
+                slot = processes[peer].slot(options.seconds)
                 if "error" in slot:
                     results[peer] = slot
-                    running.pop(peer).close()
+                    processes.pop(peer).close()
                 else:
                     slots[peer].append(slot)
-    finally:
-        for process in running.values():
-            process.close()
-    for peer in running:
-        quiet = [s for s in slots[peer] if s["foreign"] <= DISTURBED]
-        chosen = quiet if len(quiet) >= 2 else slots[peer]
-        results[peer] |= {
-            "median_ms": statistics.median(s["median_ms"] for s in chosen),
-            "min_ms": min(s["min_ms"] for s in chosen),
-            "slots": len(chosen),
-            "slots_disturbed": len(slots[peer]) - len(quiet),
-            "rounds": [[s["median_ms"], s["foreign"]] for s in slots[peer]],
-        }
+        for peer in processes:
+            results[peer] |= timings(slots[peer])
     return results
 
 
-def available(wanted: list[str], known: Mapping[str, type[Peer]] = PEERS) -> list[str]:
+def in_turn(peers: list[str], turn: int) -> list[str]:
+    """The order of a round: another one is first in each."""
+    shift = turn % max(len(peers), 1)
+    return peers[shift:] + peers[:shift]
+
+
+def timings(slots: list[dict[str, Any]]) -> dict[str, Any]:
+    """One peer's figures from its slots: the quiet ones where there are two."""
+    quiet = [s for s in slots if s["foreign"] <= DISTURBED]
+    chosen = quiet if len(quiet) >= 2 else slots
+    return {
+        "median_ms": statistics.median(s["median_ms"] for s in chosen),
+        "min_ms": min(s["min_ms"] for s in chosen),
+        "slots": len(chosen),
+        "slots_disturbed": len(slots) - len(quiet),
+        "rounds": [[s["median_ms"], s["foreign"]] for s in slots],
+    }
+
+
+def available(wanted: Sequence[str], known: Mapping[str, type[Peer]] = PEERS) -> list[str]:
     """The peers that can run here; says which cannot."""
-    found = []
-    for peer in wanted:
-        missing = [m for m in known[peer].needs if find_spec(m) is None]
-        if missing:
-            print(f"{peer}: left out, {missing[0]} is not installed")
-        else:
-            found.append(peer)
-    return found
+    missing = {peer: lacking(known[peer]) for peer in wanted}
+    for peer, what in missing.items():
+        if what:
+            print(f"{peer}: left out, {what} is not installed", file=sys.stderr)
+    return [peer for peer, what in missing.items() if not what]
+
+
+def lacking(peer: type[Peer]) -> str:
+    """The first module or program of a peer that is not here; "" when all are."""
+    for module in peer.needs:
+        try:
+            spec = find_spec(module)
+        except ModuleNotFoundError:  # of the package that it is in
+            spec = None
+        if spec is None:
+            return module
+    return next((program for program in peer.programs if which(program) is None), "")
+
+
+def arguments() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
+    add("--folder", type=Path, default=models.cache_folder(), help="of the models")
+    add("--peers", nargs="+", default=list(QUICK), choices=[*PEERS, "all"], metavar="PEER",
+        help=f"all, or of {', '.join(PEERS)} [{' '.join(QUICK)}]")  # fmt: skip
+    add("--threads", nargs="+", type=int, default=[1, 2])
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=0.5, help="of a slot")
+    add("--quiet", type=float, default=5.0, help="seconds to wait for a quiet CPU")
+    add("--together", action="store_true", help="load all at once: quick, loading times are off")
+    add("--out", type=Path, default=ROOT / "build" / "compare")
+    add("--json", action="store_true", help="print the report as JSON, nothing else")
+    add("--readme", action="store_true", help="put table and plot into README.md")
+    add("--write", action="store_true", help="put them into benchmarks/README.md")
+    add("--section", default="compare", choices=SECTIONS, help="where in it [compare]")
+    options = parser.parse_args()
+    if "all" in options.peers:
+        options.peers = list(PEERS)
+    return options
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
-    parser.add_argument("--folder", type=Path, default=models.cache_folder(), help="of the models")
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS, metavar="PEER")
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a slot")
-    parser.add_argument("--quiet", type=float, default=5.0, help="seconds to wait for a quiet CPU")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "compare")
-    parser.add_argument("--readme", action="store_true", help="put table and plot into README.md")
-    options = parser.parse_args()
-
+    options = arguments()
+    log = sys.stderr if options.json else sys.stdout
     peers = available(options.peers)
     report: dict[str, Any] = {
+        "command": command(),
         "machine": machine(),
-        "versions": versions(["onnxruntime", "openvino", "torch", "apache-tvm", "numpy"]),
+        "versions": versions(PACKAGES),
+        "left_out": {peer: lacking(PEERS[peer]) for peer in options.peers if peer not in peers},
         "results": [],
     }
     for name in options.models:
         folder = models.ensure(name, options.folder)
         for threads in options.threads:
-            results = measure(folder, threads, peers, options)
+            results = measure(folder, threads, peers, options, together=options.together)
             report["results"].append({"model": name, "threads": threads, "peers": results})
-            print(
-                f"{name:14} {threads} thread{'s' * (threads > 1)}  " + summary(results), flush=True
-            )
+            line = f"{name:14} {threads} thread{'s' * (threads > 1)}  {summary(results)}"
+            print(line, file=log, flush=True)
+    text = json.dumps(report, indent=1)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "results.json").write_text(text + "\n")
     (options.out / "table.md").write_text(markdown(report, OURS))
     (options.out / "plot.svg").write_text(bars(report, OURS))
-    print("\n" + markdown(report, OURS))
+    print(text if options.json else "\n" + markdown(report, OURS))
     if options.readme:
-        write_readme(report)
-    print(f"results.json, table.md and plot.svg are in {options.out}")
+        (ROOT / "docs" / "compare.svg").write_text(bars(report, OURS))
+        picture = "![Latency beside other runtimes](docs/compare.svg)"
+        write_section("compare", f"{picture}\n\n{markdown(report, OURS)}", ROOT / "README.md")
+    if options.write:
+        (PAGE.parent / f"{options.section}.svg").write_text(bars(report, OURS))
+        picture = f"![Latency beside other runtimes]({options.section}.svg)"
+        write_section(options.section, f"{picture}\n\n{markdown(report, OURS)}")
+    print(f"results.json, table.md and plot.svg are in {options.out}", file=log)
     return 0
-
-
-def write_readme(report: dict[str, Any]) -> None:
-    """Replace what stands between the README's two marks, and docs/compare.svg."""
-    (ROOT / "docs" / "compare.svg").write_text(bars(report, OURS))
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    picture = "![Latency beside other runtimes](docs/compare.svg)"
-    readme.write_text(f"{before}{BEGIN}\n{picture}\n\n{markdown(report, OURS)}{END}{after}")
 
 
 def summary(results: dict[str, Any]) -> str:
     return "  ".join(
-        f"{peer} {r['median_ms']:.2f} ms" if "median_ms" in r else f"{peer}: {r['error']}"
+        f"{peer} {r['median_ms']:.2f} ms {r['resident_mb']:.0f} MB"
+        if "median_ms" in r
+        else f"{peer}: {r['error']}"
         for peer, r in results.items()
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +32,7 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def versions(packages: list[str]) -> dict[str, str]:
+def versions(packages: Sequence[str]) -> dict[str, str]:
     """Of those that are installed."""
     found = {}
     for package in packages:

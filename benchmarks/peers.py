@@ -1,18 +1,14 @@
 """The peers, one class each, and the process that one is measured in.
 
-A peer loads a model and runs it with nothing that a caller would not pay for. To add one: write a
-class with these members and put it into PEERS.
+To add one: write a class with the members of `Peer` and put it into PEERS.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,38 +18,26 @@ if __name__ == "__main__":  # this folder's names must not hide others' (`kernel
 
 import numpy as np
 
-Feeds = dict[str, np.ndarray]
+from benchmarks.iree_peer import Iree
+from benchmarks.peer import Feeds, Peer, arrays, serve
+from benchmarks.torch_peers import AotInductor, Torch, TorchCompile
 
-
-class Peer:
-    """`needs`: the modules it lives from. `truth`: the file of the right answers; "": of none."""
-
-    needs: ClassVar[tuple[str, ...]]
-    truth: ClassVar[str] = "ref.npz"
-
-    def prepare(self, folder: Path) -> Path:
-        """Imports, and what is done once for all loads: compiling. Returns what `load` takes."""
-        return folder / "model.onnx"
-
-    def load(self, path: Path, threads: int, feeds: Feeds) -> None:
-        raise NotImplementedError
-
-    def run(self) -> list[np.ndarray]:
-        """The outputs in order, for the feeds given to `load`."""
-        raise NotImplementedError
+__all__ = ["PEERS", "Feeds", "OnnxRuntime", "Peer", "Torch", "arrays", "serve"]
 
 
 class Cuvil(Peer):
     """A package for the host's CPU level, through the Python loader."""
 
     needs = ("cuvil", "cuvilc", "tvm", "torch_mlir")
+    options: ClassVar[tuple[str, ...]] = ()  # of `cuvilc build`
 
     def prepare(self, folder: Path) -> Path:
         self.aside = tempfile.TemporaryDirectory(prefix="cuvil-bench-")
         package = Path(self.aside.name) / f"{folder.name}.cuvil"
         # Another process: the compiler's memory is none of the runtime's.
         command = [sys.executable, "-m", "cuvilc", "build", "--quiet", "--cpu", "host"]
-        command += ["--vectors", "0", "-o", str(package), str(folder / "model.onnx")]
+        command += ["--vectors", "0", *self.options, "-o", str(package)]
+        command.append(str(folder / "model.onnx"))
         path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
         built = subprocess.run(
             command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
@@ -66,10 +50,49 @@ class Cuvil(Peer):
         import cuvil
 
         self.model = cuvil.load(path, threads=threads)
-        self.feeds = feeds
+        self.package, self.feeds = path, feeds
 
     def run(self) -> list[np.ndarray]:
         return list(self.model.run(self.feeds).values())
+
+    def facts(self) -> dict[str, float]:
+        """Size of the package; what the plan's kernels read and write in a run, in fixed sizes."""
+        moved = [kernel["bytes"] for kernel in self.model.metadata["kernels"]]
+        files = (f for f in self.package.rglob("*") if f.is_file())
+        return {
+            "package_mb": sum(f.stat().st_size for f in files) / 1e6,
+            "moved_mb": sum(b for b in moved if isinstance(b, int | float)) / 1e6,
+        }
+
+
+class CuvilBf16(Cuvil):
+    """Weights, and what they multiply, rounded to bfloat16."""
+
+    options = ("--precision", "bf16")
+
+
+class CuvilUnfused(Cuvil):
+    """Every operation a kernel of its own."""
+
+    options = ("--no-fusion",)
+
+
+class CuvilExact(Cuvil):
+    """No Winograd, nothing that may change a float's last digits."""
+
+    options = ("--math", "exact")
+
+
+class CuvilSize(Cuvil):
+    """Less memory rather than less time."""
+
+    options = ("--prefer", "size")
+
+
+class CuvilSpeed(Cuvil):
+    """More memory where that is faster."""
+
+    options = ("--prefer", "speed")
 
 
 class OnnxRuntime(Peer):
@@ -122,107 +145,27 @@ class OpenVinoDefault(OpenVino):
     precision: ClassVar[dict[str, str]] = {}
 
 
-class Torch(Peer):
-    """Eager torch on the module that the model was exported from."""
-
-    needs = ("torch", "transformers")
-
-    def prepare(self, folder: Path) -> Path:
-        from benchmarks.networks import build
-
-        self.module = build(folder.name).module
-        return folder
-
-    def load(self, path: Path, threads: int, feeds: Feeds) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
-        self.inference = torch.inference_mode
-        self.inputs = [torch.from_numpy(v) for v in feeds.values()]
-
-    def run(self) -> list[np.ndarray]:
-        with self.inference():
-            answer = self.module(*self.inputs)
-        return [t.numpy() for t in (answer if isinstance(answer, tuple) else (answer,))]
-
-
 PEERS: dict[str, type[Peer]] = {
     "cuvil": Cuvil,
+    "cuvil-bf16": CuvilBf16,
     "onnxruntime": OnnxRuntime,
     "openvino-f32": OpenVino,
     "openvino": OpenVinoDefault,
     "torch": Torch,
+    "torch-compile": TorchCompile,
+    "aot-inductor": AotInductor,
+    "iree": Iree,
+}
+QUICK = ("cuvil", "onnxruntime", "openvino-f32", "openvino", "torch")  # to compile
+
+# cuvil with switches, for techniques.py.
+VARIANTS: dict[str, type[Peer]] = {
+    "cuvil-no-fusion": CuvilUnfused,
+    "cuvil-exact": CuvilExact,
+    "cuvil-size": CuvilSize,
+    "cuvil-speed": CuvilSpeed,
 }
 
 
-def resident_mb(key: str) -> float:
-    """VmRSS or VmHWM of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
-
-
-def relative_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """The largest error over the largest magnitude, of the worst output."""
-    errors = (
-        float(np.abs(a.astype(np.float64).reshape(b.shape) - b).max() / max(np.abs(b).max(), 1e-30))
-        for a, b in zip(found, wanted, strict=True)
-    )
-    return max(errors, default=0.0)
-
-
-def serve(peer: Peer, folder: Path, threads: int) -> None:
-    """Load and say how that went; then one timing slot for each number of seconds read."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
-    clock = time.perf_counter
-    try:
-        feeds = arrays(folder / "inputs.npz")
-        wanted = list(arrays(folder / peer.truth).values()) if peer.truth else []
-        start = clock()
-        path = peer.prepare(folder)
-        prepared = clock()
-        peer.load(path, threads, feeds)
-        loaded = clock()
-        first = [np.array(a) for a in peer.run()]
-        answered = clock()
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
-        answers.write(json.dumps({"error": message}) + "\n")
-        return
-    facts = {
-        "prepare_s": prepared - start,
-        "load_s": loaded - prepared,
-        "first_s": answered - loaded,
-        "resident_mb": resident_mb("VmRSS"),
-        "relative_error": relative_error(first, wanted),
-    }
-    answers.write(json.dumps(facts) + "\n")
-    for line in sys.stdin:
-        answers.write(json.dumps(slot(peer, float(line))) + "\n")
-
-
-def arrays(path: Path) -> Feeds:
-    with np.load(path) as file:
-        return {key: file[key] for key in file.files}
-
-
-def slot(peer: Peer, seconds: float) -> dict[str, float]:
-    """Run for so long, three times at least; CPU and wall seconds tell how disturbed it was."""
-    peer.run()
-    times: list[float] = []
-    cpu, start = time.process_time(), time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < seconds:
-        before = time.perf_counter()
-        peer.run()
-        times.append(time.perf_counter() - before)
-    return {
-        "median_ms": statistics.median(times) * 1e3,
-        "min_ms": min(times) * 1e3,
-        "runs": len(times),
-        "wall_s": time.perf_counter() - start,
-        "cpu_s": time.process_time() - cpu,
-    }
-
-
 if __name__ == "__main__":
-    serve(PEERS[sys.argv[1]](), Path(sys.argv[2]), int(sys.argv[3]))
+    serve({**PEERS, **VARIANTS}[sys.argv[1]](), Path(sys.argv[2]), int(sys.argv[3]))

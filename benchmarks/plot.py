@@ -10,7 +10,14 @@ from xml.sax.saxutils import escape
 from benchmarks.table import peers_of
 
 COLOURS = ("#c2410c", "#1d4ed8", "#0f766e", "#5eada5", "#7c3aed", "#64748b")
-LABEL, WIDTH, BAR, GAP, TOP = 150, 560, 11, 12, 46
+PEERS = {  # one hue a runtime; other names take COLOURS in their order
+    "cuvil": "#c2410c", "cuvil-bf16": "#fdba74", "onnxruntime": "#1d4ed8",
+    "openvino-f32": "#0f766e", "openvino": "#5eead4", "torch": "#6d28d9",
+    "torch-compile": "#c084fc", "aot-inductor": "#db2777", "iree": "#737373",
+}  # fmt: skip
+LABEL, WIDTH, BAR, GAP, ROW = 150, 560, 11, 12, 18
+LEGEND = 5  # names a row
+LONGEST = 4.0  # times ours; a bar that is cut says how many
 
 
 @dataclass
@@ -30,8 +37,9 @@ def bars(report: dict[str, Any], ours: str) -> str:
     peers = peers_of(report, ours)
     groups = _groups(report, ours, peers)
     ratios = [r for group in groups for r in group.ratios.values()]
-    longest = min(max(ratios, default=1.0), 4.0)
-    parts, y = [], TOP
+    longest = min(max(ratios, default=1.0), LONGEST)
+    top = 28 + ROW * -(-len(peers) // LEGEND)
+    parts, y = [], top
     for group in groups:
         label, shares = group.label, group.ratios
         middle = y + len(shares) * BAR / 2 + 4
@@ -40,17 +48,16 @@ def bars(report: dict[str, Any], ours: str) -> str:
         )
         for peer, ratio in shares.items():
             width = min(ratio, longest) / longest * WIDTH
-            colour = COLOURS[peers.index(peer) % len(COLOURS)]
             parts.append(
                 f'<rect x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR - 1}" '
-                f'fill="{colour}"/>'
+                f'fill="{_colour(peers, peer)}"/>'
                 f'<text x="{LABEL + width + 4:.1f}" y="{y + BAR - 2}" class="value">'
-                f"{group.values[peer]}</text>"
+                f"{group.values[peer]}{f' ({ratio:.1f}×)' if ratio > longest else ''}</text>"
             )
             y += BAR
         y += GAP
     one = LABEL + WIDTH / longest
-    parts.append(f'<line x1="{one:.1f}" y1="{TOP - 6}" x2="{one:.1f}" y2="{y - GAP + 4}"/>')
+    parts.append(f'<line x1="{one:.1f}" y1="{top - 6}" x2="{one:.1f}" y2="{y - GAP + 4}"/>')
     width, height = LABEL + WIDTH + 80, y + 4
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -76,10 +83,16 @@ def _groups(report: dict[str, Any], ours: str, peers: Sequence[str]) -> list[Gro
     return groups
 
 
+def _colour(peers: Sequence[str], peer: str) -> str:
+    return PEERS.get(peer) or COLOURS[peers.index(peer) % len(COLOURS)]
+
+
 def _legend(peers: Sequence[str]) -> str:
-    return "".join(
-        f'<rect x="{LABEL + i * 118}" y="14" width="10" height="10" '
-        f'fill="{COLOURS[i % len(COLOURS)]}"/>'
-        f'<text x="{LABEL + 14 + i * 118}" y="23">{escape(peer)}</text>'
-        for i, peer in enumerate(peers)
-    )
+    parts = []
+    for i, peer in enumerate(peers):
+        x, y = LABEL + i % LEGEND * 118, 14 + i // LEGEND * ROW
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="10" height="10" fill="{_colour(peers, peer)}"/>'
+            f'<text x="{x + 14}" y="{y + 9}">{escape(peer)}</text>'
+        )
+    return "".join(parts)

@@ -3,7 +3,8 @@
 The limits of one core are measured by limits.c: float32 multiply-adds, and reads from memory of
 three sizes. A kernel cannot be faster than its operations at that peak, nor than its bytes at the
 rate of the smallest memory that holds them. Printed: the share of the limit reached, per model and
-for the kernels that lose the most time against their limit. One thread.
+for the kernels that lose the most time against their limit. One thread. A share over 100 % is no
+error: Winograd's convolutions do fewer operations than those counted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if __name__ == "__main__":
 import numpy as np
 
 from benchmarks import models
+from benchmarks.machine import machine
+from benchmarks.pages import command, place, write_section
 
 SIZES = (256 << 10, 8 << 20, 256 << 20)  # bytes; in the second level, the third, memory
 
@@ -102,36 +105,63 @@ def number(size: object) -> float:
     return float(size) if isinstance(size, int | float) else 0.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
-    parser.add_argument("--folder", type=Path, default=models.cache_folder(), help="of the models")
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--worst", type=int, default=10, help="kernels to list of each model")
-    options = parser.parse_args()
-
-    limits = measure_limits(1.0)
-    sizes = ", ".join(
-        f"{r:.0f} GB/s of {s >> 10} KiB" for r, s in zip(limits.read_gbs, SIZES, strict=True)
-    )
-    print(f"one core: {limits.gflops:.1f} GFLOP/s; reads {sizes}\n")
-    for name in options.models:
-        works = measure_model(models.ensure(name, options.folder), limits, options.runs)
+def shares(models_works: dict[str, list[Work]]) -> str:
+    """A line a model."""
+    lines = ["| model | time, ms | limit, ms | of the limit | GFLOP/s |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: |")
+    for name, works in models_works.items():
         total = sum(w.time_us for w in works)
         limit = sum(w.limit_us for w in works)
         flops = sum(w.flops for w in works)
-        print(
-            f"{name}: {total / 1e3:.2f} ms, {flops / total / 1e3:.1f} GFLOP/s, "
-            f"{limit / total:.0%} of the limit ({limit / 1e3:.2f} ms)"
+        lines.append(
+            f"| {name} | {total / 1e3:.2f} | {limit / 1e3:.2f} | {limit / total:.0%} "
+            f"| {flops / total / 1e3:.1f} |"
         )
-        print("      time  of limit   GFLOP/s  calls      lost  schedule      kernel")
-        for w in works[: options.worst]:
-            print(
-                f"{w.time_us:8.0f} us {w.limit_us / max(w.time_us, 1e-9):8.0%} "
-                f"{w.flops / max(w.time_us, 1e-9) / 1e3:9.1f} {w.calls:6} "
-                f"{w.lost_us:6.0f} us  {w.schedule:12}  {w.kernel}"
-            )
-        print(flush=True)
+    return "\n".join(lines)
+
+
+def worst(models_works: dict[str, list[Work]], count: int) -> str:
+    """The kernels that lose the most time against their limit."""
+    lines = ["| model | kernel | schedule | calls | time, us | of the limit | GFLOP/s | lost, us |"]
+    lines.append("| --- | --- | --- |" + " ---: |" * 5)
+    rows = [(name, work) for name, works in models_works.items() for work in works]
+    for name, w in sorted(rows, key=lambda row: -row[1].lost_us)[:count]:
+        time_us = max(w.time_us, 1e-9)
+        lines.append(
+            f"| {name} | `{w.kernel}` | {w.schedule} | {w.calls} | {w.time_us:.0f} "
+            f"| {w.limit_us / time_us:.0%} | {w.flops / time_us / 1e3:.1f} | {w.lost_us:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
+    add("--folder", type=Path, default=models.cache_folder(), help="of the models")
+    add("--runs", type=int, default=20)
+    add("--seconds", type=float, default=1.0, help="of measuring a limit")
+    add("--worst", type=int, default=10, help="kernels to list of each model, and of all")
+    add("--write", action="store_true", help="put shares and worst into benchmarks/README.md")
+    options = parser.parse_args()
+
+    limits = measure_limits(options.seconds)
+    sizes = ", ".join(
+        f"{r:.0f} GB/s of {s >> 10} KiB" for r, s in zip(limits.read_gbs, SIZES, strict=True)
+    )
+    one_core = f"One core: {limits.gflops:.1f} GFLOP/s; reads {sizes}."
+    print(f"{one_core}\n")
+    found = {}
+    for name in options.models:
+        works = measure_model(models.ensure(name, options.folder), limits, options.runs)
+        found[name] = works
+        print(f"{shares({name: works})}\n\n{worst({name: works}, options.worst)}\n", flush=True)
+    where = place({"machine": machine(), "command": command()})
+    text = f"{one_core}\n\n{shares(found)}\n\nThe kernels that lose the most:\n\n"
+    text += f"{worst(found, options.worst)}\n\n{where}\n"
+    print(text)
+    if options.write:
+        write_section("roofline", text)
     return 0
 
 

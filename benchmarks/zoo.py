@@ -20,6 +20,8 @@ if __name__ == "__main__":
 import numpy as np
 
 from benchmarks import compare, models
+from benchmarks.machine import machine, versions
+from benchmarks.pages import command, place, write_section
 from tests.zoo.fetch import FetchError, fetch
 from tests.zoo.inputs import feeds
 from tests.zoo.models import BY_NAME, Shape
@@ -77,23 +79,33 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a slot")
     parser.add_argument("--quiet", type=float, default=2.0, help="seconds to wait for a quiet CPU")
+    parser.add_argument("--write", action="store_true", help="put it into benchmarks/README.md")
     options = parser.parse_args()
     if unknown := set(options.names) - set(BY_NAME):
         parser.error(f"no model {', '.join(sorted(unknown))}")
     peers = compare.available(["cuvil", "onnxruntime"])
-    rows = []
+    rows, missing = [], []
     for name in options.names or BY_NAME:
         try:
             folder = models.ensure(models.ZOO + name)
         except FetchError as error:
             print(f"{name}: left out, {error}")
+            missing.append(name)
             continue
         for threads in options.threads:
             results = compare.measure(folder, threads, peers, options)
             print(f"{name:22} {threads}  {compare.summary(results)}", flush=True)
             if all("median_ms" in results[p] for p in peers):
                 rows.append((name, threads, results))
-    print("\n" + table(rows))
+            else:
+                missing.append(f"{name} ({threads})")
+    packages = versions(["onnxruntime", "numpy"])
+    where = place({"machine": machine(), "versions": packages, "command": command()})
+    notes = [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+    text = "\n".join([table(rows), "", *notes, where])
+    print(f"\n{text}")
+    if options.write:
+        write_section("zoo", text)
     return 0
 
 
