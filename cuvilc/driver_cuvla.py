@@ -14,7 +14,7 @@ from typing import Any
 
 from cuvilc import driver_batch
 from cuvilc.adapter import Adapter, ModuleChange
-from cuvilc.diagnostics import fail
+from cuvilc.diagnostics import CuvilError, fail
 
 _TOLD = 8  # of what a package cannot exchange
 
@@ -57,10 +57,8 @@ def build_adapters(source: Path, name: str, package: Path) -> list[tuple[Adapter
 
 def spelled(adapter: Adapter, base: Any) -> Adapter:
     """An adapter of kohya's or diffusers' with paths as the package has them; PEFT's are so."""
-    modules = {part.module for weight in base.table for part in weight.parts}
-    found: Adapter = import_module("cuvilc.import.lora_spelling").in_model(
-        adapter, modules.union(base.others)
-    )
+    spelling = import_module("cuvilc.import.lora_spelling")
+    found: Adapter = spelling.in_model(adapter, base.modules.union(base.others))
     return found
 
 
@@ -79,7 +77,7 @@ def _with_followers(adapter: Adapter, base: Any) -> Adapter:
     from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
 
     tying = import_module("cuvilc.import.lora_tied")
-    names = {part.module for weight in base.table for part in weight.parts}.union(base.others)
+    names = base.modules.union(base.others)
     own = {_module(c.path, names) for c in adapter.changes if c.rows is not None}
     more: list[tuple[str, str, str]] = []
     for change in adapter.changes:
@@ -134,18 +132,24 @@ def resolve(
                 place=str(adapter.place),
             )
     if lost:
-        more = [f"and {len(lost) - _TOLD} more"] if len(lost) > _TOLD else []
-        message = f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange"
-        notes = [f"also {t}" for t in lost[1:_TOLD]]
-        if strange := nothing_fits(adapter, known):
-            listed = import_module("cuvilc.import.lora_failures").listed
-            message = strange
-            notes = [f"it changes {lost[0]}", *notes, f"the package has {listed(known)}"]
-        raise fail(
-            codes.NOT_IN_PACKAGE, message, place=str(adapter.place), notes=[*notes, *more]
-        )  # fmt: skip
+        raise _not_in_package(adapter, lost, known)
     _check_fit(adapter, found, table)
     return found
+
+
+def _not_in_package(adapter: Adapter, lost: Sequence[str], known: Collection[str]) -> CuvilError:
+    """CUV761. lost: what finds no place; known: the modules that the package exchanges."""
+    from cuvilc.dialect import lora_codes as codes  # noqa: PLC0415
+
+    message = f"adapter `{adapter.name}` changes {lost[0]}, which the package cannot exchange"
+    notes = [f"also {t}" for t in lost[1:_TOLD]]
+    if strange := nothing_fits(adapter, known):
+        listed = import_module("cuvilc.import.lora_failures").listed
+        message = strange
+        notes = [f"it changes {lost[0]}", *notes, f"the package has {listed(known)}"]
+    if len(lost) > _TOLD:
+        notes.append(f"and {len(lost) - _TOLD} more")
+    return fail(codes.NOT_IN_PACKAGE, message, place=str(adapter.place), notes=notes)
 
 
 def nothing_fits(adapter: Adapter, known: Collection[str]) -> str:

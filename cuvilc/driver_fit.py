@@ -25,10 +25,9 @@ def attached(adapters: Sequence[Adapter], package: Path) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     left: list[Diagnostic] = []
     summaries: list[str] = []
-    modules = {part.module for weight in base.table for part in weight.parts}
     for adapter in (driver_cuvla.spelled(a, base) for a in adapters):
         changes, problems = _changes(adapter, base)
-        if strange := driver_cuvla.nothing_fits(adapter, modules):
+        if strange := driver_cuvla.nothing_fits(adapter, base.modules):
             summaries.append(strange)
         left += problems
         found += _places(changes, base.table, base.batched)

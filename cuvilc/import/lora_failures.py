@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cuvilc.adapter import Adapter
@@ -49,7 +49,7 @@ def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool)
         notes.append(f"the model has {listed(modules)}")
     if searched:
         notes.append("no weight has the values of the base checkpoint's either")
-    wrapped = any(_is_wrapped(want.module, modules))
+    wrapped = _is_wrapped(want.module, modules)
     return Diagnostic(
         codes.MODULE_NOT_FOUND, f"{_about(want)} is not in the model", want.place,
         evidence=_tensors(want), notes=notes,
@@ -78,14 +78,14 @@ def other_model(adapter: Adapter, modules: Sequence[str]) -> Diagnostic:
 def _elsewhere(adapter: Adapter, modules: Sequence[str]) -> str:
     if not modules:
         return "`--base-weights model.safetensors` finds weights by their values, without names"
-    if any(_is_wrapped(adapter.changes[0].path, modules)):
+    if _is_wrapped(adapter.changes[0].path, modules):
         return _WRAPPED
     return "give the model that the adapter was trained on; see `cuvilc explain CUV720`"
 
 
-def _is_wrapped(module: str, modules: Iterable[str]) -> Iterator[bool]:
-    """Of each module of the model, whether it is what PEFT's layer puts in place of this one."""
-    return (f".{m}".endswith(f".{module}.base_layer") for m in modules)
+def _is_wrapped(module: str, modules: Iterable[str]) -> bool:
+    """Whether a module of the model is what PEFT's layer puts in place of this one."""
+    return any(f".{m}".endswith(f".{module}.base_layer") for m in modules)
 
 
 def no_parameter(want: Wanted, path: str) -> Diagnostic:

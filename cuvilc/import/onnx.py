@@ -56,9 +56,11 @@ def load(path: Path, options: ImportOptions) -> ir.Program:
         reader = TensorReader(path, wire)
         session = _Session(path, model, reader, blobs, options)
         program = session.run()
+        sha256 = ""
         if options.later:
             program.digest = digest
-        sha256 = "" if options.later else digest.result()
+        else:
+            sha256 = digest.result()
     program.source = {
         "format": "onnx",
         "sha256": sha256,

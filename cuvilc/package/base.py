@@ -37,6 +37,11 @@ class Base:
     # By embedding, what else has its table; see dialect/lora_exchange.py.
     tied: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def modules(self) -> set[str]:
+        """Those that adapters may change."""
+        return {part.module for weight in self.table for part in weight.parts}
+
     def read(self, number: int) -> NDArray[Any]:
         """The logical array of exchangeable weight `number`, read from model.so."""
         site = self.table[number]

@@ -32,8 +32,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A file. base: fingerprint of its package; source: SHA-256 of the tensors it was built from;
-    rank: the largest.
+    """A file. base: fingerprint of its package; source: SHA-256 of the tensors it was built from.
+
+    Both are of lower-case hexadecimal digits; `bytes` is the file's size.
     """
 
     name: str
@@ -41,7 +42,6 @@ class Shipped:
     bytes: int
     base: str
     source: str
-    rank: int
     changes: tuple[Change, ...]
 
 
@@ -53,14 +53,12 @@ def read_cuvla(path: Path) -> Shipped:
         raise _bad(path, f"it cannot be read: {error.strerror}") from error
     try:
         return _parsed(path, data)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
+    except (struct.error, ValueError) as error:  # a name without an end, or not of UTF-8
         raise _bad(path, "its tables are damaged") from error
 
 
 def _parsed(path: Path, data: bytes) -> Shipped:
-    magic, version, count, size, base, source, name, strings, rank, checksum = HEADER.unpack_from(
-        data
-    )
+    magic, version, count, size, base, source, name, strings, _, checksum = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _bad(path, "it is no file of `cuvilc adapter build`")
     if version != VERSION:
@@ -76,16 +74,13 @@ def _parsed(path: Path, data: bytes) -> Shipped:
     def text(at: int) -> str:
         return texts[at : texts.index(b"\0", at)].decode()
 
-    try:
-        rows = ENTRY.iter_unpack(data[HEADER.size : first])
-        changes = tuple(
-            Change(site, tuple(text(module).split(" + ")), kind == WHOLE, own, bool(gain), bool(b))
-            for site, kind, own, _, _, module, _, _, gain, b in rows
-            if kind in (WHOLE, FACTORS)
-        )
-        return Shipped(text(name), path, size, base.hex(), source.hex(), rank, changes)
-    except ValueError as error:  # a string without an end
-        raise _bad(path, "its names are damaged") from error
+    rows = ENTRY.iter_unpack(data[HEADER.size : first])
+    changes = tuple(
+        Change(site, tuple(text(module).split(" + ")), kind == WHOLE, own, bool(gain), bool(bias))
+        for site, kind, own, _, _, module, _, _, gain, bias in rows
+        if kind in (WHOLE, FACTORS)
+    )
+    return Shipped(text(name), path, size, base.hex(), source.hex(), changes)
 
 
 def _bad(path: Path, why: str) -> CuvilError:
