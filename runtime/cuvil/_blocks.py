@@ -18,7 +18,11 @@ _LINE = 64  # bytes of a cache line
 
 
 class _Lease:
-    """Owns a block for as long as an array, or a view of one, looks at it."""
+    """Owns a block for as long as an array, or a view of one, looks at it.
+
+    The array is of bytes without a meaning ("|V"), as the interface knows no bfloat16; a view of it
+    has the dtype.
+    """
 
     __slots__ = ("__array_interface__", "__weakref__")
 

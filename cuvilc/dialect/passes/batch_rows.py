@@ -60,7 +60,7 @@ class _Flow:
             self._block(body)
             self._same(ir.terminator(body).operands[first : first + carried], body.arguments)
         given = list(ir.terminator(body).operands)[first:]
-        self._same([*loop.operands][first : first + carried], loop.results)  # of no round at all
+        self._same(list(loop.operands)[first : first + carried], loop.results)  # of no round at all
         self._same(given, loop.results)
         for value, rows in zip(given[carried:], list(loop.results)[carried:], strict=True):
             if value in self.live and self._is_long(rows):  # a new first axis: the rounds

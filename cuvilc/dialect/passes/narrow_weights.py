@@ -33,8 +33,12 @@ def run(program: Program, context: PassContext) -> None:
 
 
 class _Narrow:
+    """The rules, which share what they have made: a weight has one narrow form, straight or turned,
+    however many products read it.
+    """
+
     def __init__(self) -> None:
-        self.made: dict[tuple[Value, bool], Value] = {}  # a weight has one narrow form
+        self.made: dict[tuple[Value, bool], Value] = {}
 
     def narrow_product(self, g: Graph, node: Node) -> Any:
         """a · w → ai.matmul_mixed."""

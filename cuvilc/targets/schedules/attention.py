@@ -172,9 +172,9 @@ class _Attention:
     def _is_plain(self) -> bool:
         """Whether k's features lie side by side in memory, as vectors of float32."""
         direct = self._key(const(0), const(0))
-        plain = is_load(direct) and not self.b.is_named(direct)
-        plain = plain and str(direct.ty.dtype) == "float32"
-        return self.lanes > 1 and plain and self._dense()
+        loaded = is_load(direct) and not self.b.is_named(direct)
+        floats = loaded and str(direct.ty.dtype) == "float32"
+        return self.lanes > 1 and floats and self._dense()
 
     def _score_few(self) -> None:
         """scores[r, t] = q[r]·k[t], as many keys at once as a vector has lanes: sums over lanes of

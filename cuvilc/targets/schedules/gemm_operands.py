@@ -135,8 +135,8 @@ class Right:
 
     def begin_step(self, k: Any) -> None:
         """Row k is next. The first row tile fetches one half of the next panel, a line a step, the
-        others the other half: its way from memory is then hidden, which the hardware's prefetchers,
-        that end at each page, leave in part.
+        others the other half, so that it is there in time: the hardware's prefetchers stop at the
+        end of each page.
         """
         if self._ahead is not None:
             self.b.prefetch(self._buffer, self._ahead + k * LINE)

@@ -17,6 +17,7 @@ from cuvilc.targets.schedules.microkernel import (
     tile_rows,
 )
 
+LINE = 16  # floats of a cache line
 # A task should last about 20 us: so many operations, or so many bytes of weights when few rows
 # share them.
 _TASK_FLOPS = 2.5e6
@@ -24,7 +25,6 @@ _TASK_WEIGHT_BYTES = 300e3
 # Rows of A this far apart share one set of the L1 cache; of more rows than ways, none stays: so
 # they are packed.
 _ALIAS_BYTES, _WAYS = 4096, 8
-LINE = 16  # floats that come together
 _PADDING = 16  # floats between packed rows, for the same reason
 _MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
 
