@@ -84,6 +84,32 @@ def test_pass_is_idempotent():
     assert program.text() == once
 
 
+@pytest.mark.parametrize(
+    ("channels", "pad", "layout"), [(20, 1, "NCHW16c"), (20, 0, ""), (5, 1, "")]
+)
+def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> None:
+    """Blocked where windows hang over an edge and channels fill a block."""
+    program = Program.create("pool")
+    types = [TensorType((2, channels, 9, 7))]
+    with program:
+        block = define_function(program, "main", types, input_names=("x",), output_names=("y",))
+        with at_end(block):
+            y = build(
+                "ai.max_pool", block.arguments[0], kernel=(3, 3), strides=(2, 2),
+                pads_begin=(pad, pad), pads_end=(0, 0), dilations=(1, 1),
+            )  # fmt: skip
+        finish_function(block, [y])
+    feeds = {"x": RNG.standard_normal((2, channels, 9, 7), np.float32)}
+    before = interpret(program, feeds)["y"]
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
+    with program:
+        found = [o for o in ir.operations(ir.body(program.function("main")))]
+        (pool,) = [o for o in found if o.name == "ai.max_pool"]
+        assert ir.type_of(pool.results[0]).layout == layout
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_constant_matrices_are_packed(transposed):
     program = Program.create("gemm")

@@ -65,7 +65,7 @@ class _Blocker:
             self.conv(operation)
         elif operation.name == "ai.conv_winograd" and not ir.type_of(operation.operands[1]).layout:
             self.winograd(operation)
-        elif operation.name in _POOLS and operation.operands[0] in self.blocked:
+        elif operation.name in _POOLS and self.pool_fits(operation):
             self.became(operation, self.twin(operation))
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
             result = self.twin(operation)
@@ -93,6 +93,20 @@ class _Blocker:
         original.replace_all_uses_with(plain)
         ir.erase(operation)
         self.blocked[plain] = result
+
+    def pool_fits(self, operation: Operation) -> bool:
+        """Whether x is blocked, or had better be: windows over an edge have no other vectors."""
+        x = operation.operands[0]
+        if x in self.blocked:
+            return True
+        t, attrs = ir.type_of(x), ir.attrs(operation)
+        channels = t.shape[1] if t.rank == 4 else None
+        full = isinstance(channels, int) and channels >= self.context.channel_block
+        if not full or t.dtype != "float32" or not any((*attrs["pads_begin"], *attrs["pads_end"])):
+            return False
+        with ir.before(operation):
+            self.enter(x)
+        return True
 
     def is_global_pool(self, operation: Operation) -> bool:
         x = operation.operands[0]

@@ -9,6 +9,7 @@
   each phase of the output grid, whose results are then interleaved (polyphase decomposition:
   Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?"). No
   multiplication by an inserted zero is left.
+- Three spatial axes become two, and small groups are joined: plan_convolutions_shape.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, bounds
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import Miss, PassContext
+from cuvilc.dialect.passes.plan_convolutions_shape import join_groups, stack_depth
 
 NAME = "plan-convolutions"
 VERSION = 2
@@ -33,8 +35,8 @@ _POOLS = ("ai.max_pool", "ai.avg_pool", "ai.lp_pool")
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it no transposed convolution of constant weights is left that decomposes, and none of
-    rank 3.
+    """After it no transposed convolution of constant weights is left that decomposes, none of rank
+    3 or 5, and none in groups of few channels, as far as there are not too many.
     """
     with program:
         for function in program.functions():
@@ -44,9 +46,15 @@ def run(program: Program, context: PassContext) -> None:
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.conv_transpose":
                     _polyphase(program, operation, context)
+            for operation in list(ir.walk(ir.body(function))):
+                if operation.name == "ai.conv":
+                    stack_depth(program, operation, context)
             flat: dict[Value, Value] = {}  # a rank 3 value -> the rank 4 value that it is a view of
             for operation in list(ir.walk(ir.body(function))):
                 _widen(program, operation, flat)
+            for operation in list(ir.walk(ir.body(function))):
+                if operation.name == "ai.conv":
+                    join_groups(program, operation, context)
             ir.drop_unused(ir.body(function))
 
 
@@ -181,7 +189,7 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
         phases = _phase_weights(weights, strides, taps)
         operands = [x, ir.constant(program, phases, f"{key}.phases")]
         for shift in bias:
-            shifts = np.repeat(_constant(program, shift), int(np.prod(strides)))
+            shifts = np.tile(_constant(program, shift), int(np.prod(strides)))
             operands.append(ir.constant(program, shifts, f"{key}.phase_bias"))
         y = ir.build(
             "ai.conv", *operands, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones
@@ -222,30 +230,30 @@ def _constant(program: Program, value: Value) -> np.ndarray:
 
 
 def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int]) -> np.ndarray:
-    """[I, O, k..] → [O·phases, I, taps..]: phase p takes every stride-th weight from p on,
-    reversed.
+    """[I, O, k..] → [phases·O, I, taps..]: phase p takes every stride-th weight from p on,
+    reversed. The channels of a phase lie together, so that whole blocks of them are interleaved.
     """
     inputs, outputs, *kernel = weights.shape
-    result = np.zeros((outputs, *strides, inputs, *taps), weights.dtype)
+    result = np.zeros((*strides, outputs, inputs, *taps), weights.dtype)
     for phase in product(*(range(s) for s in strides)):
         for tap in product(*(range(t) for t in taps)):
             at: Any = [
                 p + (n - 1 - t) * s for p, t, n, s in zip(phase, tap, taps, strides, strict=True)
             ]
             if all(a < k for a, k in zip(at, kernel, strict=True)):
-                place: Any = (slice(None), *phase, slice(None), *tap)
+                place: Any = (*phase, slice(None), slice(None), *tap)
                 result[place] = weights[:, :, *at].T
     return result.reshape(-1, inputs, *taps)
 
 
 def _interleave(y: Value, outputs: int, strides: tuple[int, ...]) -> Value:
-    """[N, O·phases, m..] → [N, O, m·s..]."""
+    """[N, phases·O, m..] → [N, O, m·s..]."""
     n, _, *grid = ir.type_of(y).shape
     count = len(strides)
-    y = ir.build("ai.reshape", y, shape=(n, outputs, *strides, *grid))
-    perm: list[Any] = [0, 1]
+    y = ir.build("ai.reshape", y, shape=(n, *strides, outputs, *grid))
+    perm: list[Any] = [0, 1 + count]
     for i in range(count):
-        perm += [2 + count + i, 2 + i]
+        perm += [2 + count + i, 1 + i]
     y = ir.build("ai.transpose", y, perm=tuple(perm))
     return ir.build(
         "ai.reshape", y, shape=(n, outputs, *(g * s for g, s in zip(grid, strides, strict=True)))

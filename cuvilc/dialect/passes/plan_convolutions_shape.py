@@ -1,0 +1,109 @@
+"""Convolutions of other shapes in terms of those that have a schedule: three axes, small groups.
+
+- The taps along the first of three spatial axes become input channels: x [N, C, D, H, W] is laid
+  out as [N·D', C·k, H, W], whose channel c·k + t holds what tap t of a window sees of c. Then one
+  convolution of two axes sums over all of them.
+- Groups whose channels do not fill blocks are joined, as many as do, by weights with zeros between
+  them: what is multiplied by zeros would have been empty lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.op import MANY
+from cuvilc.dialect.passes.context import Miss, PassContext
+
+RULE = "plan-convolutions"
+_MOST_JOINED = 32  # groups: beyond, zeros cost more than they bring
+
+
+def stack_depth(program: Program, operation: Operation, context: PassContext) -> None:
+    """A convolution of three spatial axes by constant weights as one of two."""
+    x, w, *bias = operation.operands
+    weights = program.constant_array(w)
+    if ir.type_of(x).rank != 5 or ir.type_of(x).layout:
+        return
+    if weights is None or weights.shape[2] > MANY:
+        context.miss(RULE, operation, "weights at run time, or too many taps along the depth")
+        return
+    attrs = ir.attrs(operation)
+    outputs, channels, depth, *kernel = weights.shape
+    n, o, *grid = ir.type_of(operation.results[0]).shape
+    key = ir.attrs(ir.defining(w)).get("key", "w")
+    with ir.before(operation):
+        slices = _taps(_padded(x, attrs), depth, grid[0], attrs)
+        flat = weights.reshape(outputs, channels * depth, *kernel)
+        flat_attrs = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
+        y = ir.build("ai.conv", slices, ir.constant(program, flat, key), *bias, **flat_attrs)
+        y = ir.build("ai.reshape", y, shape=(n, grid[0], o, *grid[1:]))
+        ir.replace(operation, ir.build("ai.transpose", y, perm=(0, 2, 1, 3, 4)))
+    context.apply(RULE)
+
+
+def _padded(x: Value, attrs: dict[str, Any]) -> Value:
+    """x with its padding along the depth."""
+    begin, end = attrs["pads_begin"][0], attrs["pads_end"][0]
+    if begin == end == 0:
+        return x
+    return ir.build("ai.pad", x, before=(0, 0, begin, 0, 0), after=(0, 0, end, 0, 0))
+
+
+def _taps(x: Value, depth: int, count: Dim, attrs: dict[str, Any]) -> Value:
+    """[N, C, D, H, W] → [N·count, C·depth, H, W]."""
+    n, c, _, h, w = ir.type_of(x).shape
+    stride, dilation = attrs["strides"][0], attrs["dilations"][0]
+    parts = []
+    for t in range(depth):
+        part = ir.build(
+            "ai.slice", x, starts=(0, 0, t * dilation, 0, 0), steps=(1, 1, stride, 1, 1),
+            sizes=(n, c, count, h, w),
+        )  # fmt: skip
+        parts.append(ir.build("ai.reshape", part, shape=(n, c, 1, count, h, w)))
+    stacked = parts[0] if depth == 1 else ir.build("ai.concat", *parts, axis=2)
+    stacked = ir.build("ai.transpose", stacked, perm=(0, 3, 1, 2, 4, 5))
+    return ir.build("ai.reshape", stacked, shape=(n * count, c * depth, h, w))
+
+
+def join_groups(program: Program, operation: Operation, context: PassContext) -> None:
+    """A convolution in groups that do not fill blocks of channels as one of fewer groups."""
+    x, w, *bias = operation.operands
+    attrs, t, weights = ir.attrs(operation), ir.type_of(x), program.constant_array(w)
+    groups, block = attrs["groups"], context.channel_block
+    if groups == 1 or t.rank != 4 or t.dtype != "float32" or weights is None:
+        return
+    outputs, channels = weights.shape[:2]
+    each = outputs // groups
+    if channels == each == 1 or (channels % block == 0 and each % block == 0):
+        return
+    try:
+        joined = _joined(groups, channels, each, block)
+    except Miss as miss:
+        context.miss(RULE, operation, str(miss))
+        return
+    wide = np.zeros((outputs, channels * joined, *weights.shape[2:]), weights.dtype)
+    for first in range(0, outputs, each):
+        at = first // each % joined * channels
+        wide[first : first + each, at : at + channels] = weights[first : first + each]
+    key = ir.attrs(ir.defining(w)).get("key", "w")
+    with ir.before(operation):
+        held = ir.constant(program, wide, f"{key}.joined")
+        y = ir.build("ai.conv", x, held, *bias, **{**attrs, "groups": groups // joined})
+    ir.replace(operation, y)
+    context.apply(RULE)
+
+
+def _joined(groups: int, channels: int, each: int, block: int) -> int:
+    """The fewest groups that fill blocks together; all, which need not. Raises Miss."""
+    for count in range(2, groups):
+        fills = count * channels % block == 0 and count * each % block == 0
+        if groups % count == 0 and fills and count <= _MOST_JOINED:
+            return count
+    if groups > _MOST_JOINED:
+        raise Miss(f"{groups} groups of {channels} channels do not fill blocks of {block}")
+    return groups
