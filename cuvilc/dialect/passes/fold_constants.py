@@ -189,10 +189,12 @@ def _evaluate(node: Node, operands: list[np.ndarray], types: list[TensorType]) -
         made = declared.reference(*declared.group(operands), **node.attrs)
         return [np.asarray(made).astype(numpy_dtype(types[0].dtype), copy=False)]
     shape, size = _shape(types[0]), _elements(types[0]) * 8
-    if node.is_a("elementwise") and size > _CHUNK_BYTES and len(types) == 1 and shape:
+    axis = _broadcast_axis(node)
+    if node.is_a("elementwise") and size > _CHUNK_BYTES and len(types) == 1 and axis < len(shape):
         out = np.empty(shape, numpy_dtype(types[0].dtype))
-        for chunk in _chunks(shape[0], min(shape[0], -(-size // _CHUNK_BYTES))):
-            out[chunk] = _reference(node, _rows(operands, len(shape), chunk))[0]
+        for chunk in _chunks(shape[axis], min(shape[axis], -(-size // _CHUNK_BYTES))):
+            place = (*[slice(None)] * axis, chunk)
+            out[place] = _reference(node, _parts(operands, len(shape), place))[0]
         return [out]
     results = _reference(node, operands)
     with np.errstate(all="ignore"):
@@ -215,6 +217,14 @@ def _chunks(rows: int, count: int) -> list[slice]:
     return [slice(i, min(i + step, rows)) for i in range(0, rows, step)]
 
 
-def _rows(operands: list[np.ndarray], rank: int, chunk: slice) -> list[np.ndarray]:
-    """The part of each operand that rows `chunk` of the result read."""
-    return [a[chunk] if a.ndim == rank and a.shape[0] != 1 else a for a in operands]
+def _broadcast_axis(node: Node) -> int:
+    """An axis along which operands broadcast as NumPy has it. Along a quantisation's own axis
+    scales do not: there is one for several elements, or a line of them.
+    """
+    return 1 if node.attrs.get("axis") == 0 else 0
+
+
+def _parts(operands: list[np.ndarray], rank: int, place: tuple[slice, ...]) -> list[np.ndarray]:
+    """What the part of the result at `place`, all of it but for the last axis named, reads."""
+    axis = len(place) - 1
+    return [a[place] if a.ndim == rank and a.shape[axis] != 1 else a for a in operands]

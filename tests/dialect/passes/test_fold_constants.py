@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import fold_constants
@@ -46,6 +47,26 @@ def test_large_arrays_go_in_parts() -> None:
 
     def body(m, x):
         return m.add(x, m.mul(m.weight(1200, 1000), m.weight(1200, 1)))
+
+    program = make({"x": "[1200,1000]"}, body)
+    same(program, fold_constants)
+    assert names(program) == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "block", "scales"),
+    [(0, 0, (1200,)), (0, 50, (24, 1000)), (1, 0, (1000,)), (1, 50, (1200, 20))],
+)
+def test_scales_of_large_arrays(axis: int, block: int, scales: tuple[int, ...]) -> None:
+    """Parts of a matrix meet the scales that are theirs, whichever axis those are along."""
+
+    def body(m, x):
+        levels = m.weight(1200, 1000, low=-100, high=100, dtype="int8")
+        zero = m.weight(*scales, low=-100, high=100, dtype="int8")
+        w = ir.build(
+            "ai.dequantize_linear", levels, m.weight(*scales), zero, axis=axis, block=block
+        )
+        return m.add(x, w)
 
     program = make({"x": "[1200,1000]"}, body)
     same(program, fold_constants)
