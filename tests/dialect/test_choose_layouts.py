@@ -105,8 +105,8 @@ def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> Non
     program.verify()
     np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
     with program:
-        found = [o for o in ir.operations(ir.body(program.function("main")))]
-        (pool,) = [o for o in found if o.name == "ai.max_pool"]
+        block = ir.body(program.function("main"))
+        (pool,) = [o for o in ir.operations(block) if o.name == "ai.max_pool"]
         assert ir.type_of(pool.results[0]).layout == layout
 
 
