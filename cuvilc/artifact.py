@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 from cuvilc.diagnostics import define, fail
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter

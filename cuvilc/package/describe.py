@@ -37,21 +37,14 @@ def describe(
     adapters: Sequence[dict[str, object]] = (),
     lora: Mapping[str, Any] | None = None,
 ) -> artifact.Metadata:
-    """Metadata of schema 1.3, complete but for what writing the package finds out.
+    """Metadata of schema 1.4, complete but for what writing the package finds out.
 
     lora: of a model that takes adapters, `others`: modules that one might be meant for besides
     those of the plan; `tied`: by embedding, what else has its table.
     """
     plan, typical = plan.visible()
     if typical:
-        kernels = {
-            name: replace(
-                f,
-                flops=dims.substitute(f.flops, typical),
-                bytes=dims.substitute(f.bytes, typical),
-            )
-            for name, f in kernels.items()
-        }
+        kernels = {name: _with_sizes(facts, typical) for name, facts in kernels.items()}
     ranges = {s.name: (s.lo, s.hi) for s in plan.symbols}
     complete: artifact.Metadata = {
         "schema_version": artifact.SCHEMA_VERSION,
@@ -70,10 +63,21 @@ def describe(
         "memory": _memory(plan),
     }
     if plan.adaptable:
-        named = {part.module for weight in plan.adaptable for part in weight.parts}
-        others = [m for m in (lora or {}).get("others", ()) if m not in named]
-        complete["lora"] = {"others": others, "tied": dict((lora or {}).get("tied", {}))}
+        complete["lora"] = _lora(plan, lora or {})
     return complete
+
+
+def _with_sizes(facts: KernelFacts, sizes: Mapping[str, int]) -> KernelFacts:
+    """The facts with these sizes of symbols put in."""
+    flops, moved = (dims.substitute(d, sizes) for d in (facts.flops, facts.bytes))
+    return replace(facts, flops=flops, bytes=moved)
+
+
+def _lora(plan: Plan, lora: Mapping[str, Any]) -> dict[str, Any]:
+    """What adapters need to know besides the table of weights, which writing the package adds."""
+    named = {part.module for weight in plan.adaptable for part in weight.parts}
+    others = [m for m in lora.get("others", ()) if m not in named]
+    return {"others": others, "tied": dict(lora.get("tied", {}))}
 
 
 def _symbol(s: Symbol) -> artifact.Symbol:

@@ -74,7 +74,7 @@ def test_old_metadata_still_loads(fixture: Path) -> None:
 
 
 def test_there_are_fixtures() -> None:
-    days = {"1.0": "29", "1.1": "29", "1.2": "29", "1.3": "30"}
+    days = {"1.0": "29", "1.1": "29", "1.2": "29", "1.3": "30", "1.4": "30"}
     assert {f"2026-11-{d}-v{v}" for v, d in days.items()} <= {p.stem for p in FIXTURES}
 
 
@@ -99,6 +99,16 @@ def test_a_symbol_is_read_or_computed(field: str) -> None:
     validate(metadata)
     for symbol in metadata["symbols"]:
         symbol.pop(field, None)
+    with pytest.raises(CuvilError, match=r"CUV522"):
+        validate(metadata)
+
+
+@pytest.mark.parametrize(("field", "value"), [("others", 5), ("tied", {"e": "head"})])
+def test_what_adapters_need_to_know_is_checked(field: str, value: Any) -> None:
+    [fixture] = [p for p in FIXTURES if p.stem.endswith("v1.4")]
+    metadata = json.loads(fixture.read_bytes())
+    assert metadata["lora"]["others"] and metadata["lora"]["tied"]
+    metadata["lora"][field] = value
     with pytest.raises(CuvilError, match=r"CUV522"):
         validate(metadata)
 
