@@ -1,11 +1,11 @@
-"""Matrices that a model holds as numbers of few bits stay so: products by them → ai.matmul_nbits.
+"""Products by weights that are quantised alone, and dequantised first → ai.matmul_nbits.
 
-Folding would make floats of them, four to sixteen times the bytes: in the package, in memory, and
-to read for every product of few rows. What is taken: constants of 8, 4 or 2 bits that
-`ai.dequantize_linear`, or a cast, an optional difference and a product with constants, turn into
-floats, with one scale and zero point for the whole matrix, for each column of the result, or for
-blocks of a column. Many rows cost some more than with floats (benchmarks/kernels.py), so with
-`prefer` "speed" only products of known few rows are taken.
+The weights stay numbers of few bits. Folding would make floats of them, four to sixteen times the
+bytes: in the package, in memory, and to read for every product of few rows. What is taken:
+constants of 8, 4 or 2 bits that `ai.dequantize_linear`, or a cast, an optional difference and a
+product with constants, turn into floats, with one scale and zero point for the whole matrix, for
+each column of the result, or for blocks of a column. Many rows cost some more than with floats
+(benchmarks/kernels.py), so with `prefer` "speed" only products of known few rows are taken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cuvilc.dialect.passes.context import Miss, PassContext
 from cuvilc.dialect.passes.raise_integers_levels import known
 from cuvilc.dialect.passes.rules_graph import Graph, Node, rewrite
 
-NAME = "keep-numbers"
+NAME = "raise-nbits"
 VERSION = 1
 
 _FEW_BITS = ("int8", "uint8", "int4", "uint4", "int2", "uint2")
@@ -33,7 +33,7 @@ _FEW_ROWS = 16
 def run(program: Program, context: PassContext) -> None:
     """After it no product's weights are folded to floats from numbers that take far less."""
 
-    def keep_numbers(g: Graph, node: Node) -> Any:
+    def raise_nbits(g: Graph, node: Node) -> Any:
         """x · dequantise(numbers) → ai.matmul_nbits(x, numbers, scales, zeros)."""
         x, w = node.operands
         if node.attr("transpose_a") or g.type(x).dtype != "float32" or g.type(w).rank != 2:
@@ -51,7 +51,7 @@ def run(program: Program, context: PassContext) -> None:
         return _build(g, node, numbers.by_rows())
 
     with program:
-        rewrite(Graph(program), {"ai.matmul": (keep_numbers,)}, context)
+        rewrite(Graph(program), {"ai.matmul": (raise_nbits,)}, context)
 
 
 @dataclass(frozen=True)

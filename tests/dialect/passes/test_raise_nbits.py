@@ -12,7 +12,7 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
-from cuvilc.dialect.passes import canonicalize, fold_constants, keep_numbers, raise_integers
+from cuvilc.dialect.passes import canonicalize, fold_constants, raise_integers, raise_nbits
 from cuvilc.dialect.passes.context import PassContext
 from tests.dialect.passes.programs import make
 from tests.tolerances import mismatch
@@ -64,7 +64,7 @@ def kept(program: Program, prefer: str = "balanced") -> tuple[list[dict[str, Any
     feeds = {"x": _RNG.standard_normal(shape).astype(np.float32)}
     (before,) = interpret(program, feeds).values()
     context = PassContext(prefer=prefer)
-    for each in (canonicalize, raise_integers, keep_numbers, canonicalize, fold_constants):
+    for each in (canonicalize, raise_integers, raise_nbits, canonicalize, fold_constants):
         each.run(program, context)
         program.verify()
     (after,) = interpret(program, feeds).values()
@@ -149,7 +149,7 @@ def test_an_odd_number_of_nibbles_takes_bytes() -> None:
 def test_what_spares_little_is_left_alone(weight: Callable[[Make], Any]) -> None:
     found, context = kept(built(weight))
     assert not found
-    assert "it would spare less than 64 KB" in context.why("keep-numbers")
+    assert "it would spare less than 64 KB" in context.why("raise-nbits")
 
 
 def test_a_zero_point_between_levels() -> None:
@@ -163,7 +163,7 @@ def test_floats_that_others_read_too() -> None:
 
     found, context = kept(make({"x": "[rows,256]"}, body))
     assert not found
-    assert "others than products" in context.why("keep-numbers")[0]
+    assert "others than products" in context.why("raise-nbits")[0]
 
 
 @pytest.mark.parametrize(("x", "count"), [("[rows,256]", 0), ("[40,256]", 0), ("[4,256]", 1)])
