@@ -110,17 +110,17 @@ def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> Non
         assert ir.type_of(pool.results[0]).layout == layout
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_constant_matrices_are_packed(transposed):
+def test_constant_matrices_are_packed(transposed, dtype):
     program = Program.create("gemm")
     with program:
         block = define_function(
-            program, "main", [TensorType((5, 7))], input_names=("x",), output_names=("y",)
+            program, "main", [TensorType((5, 7), dtype)], input_names=("x",), output_names=("y",)
         )
         with at_end(block):
-            b = constant(
-                program, RNG.standard_normal((40, 7) if transposed else (7, 40), np.float32), "b"
-            )
+            shape = (40, 7) if transposed else (7, 40)
+            b = constant(program, RNG.standard_normal(shape, np.float32).astype(dtype), "b")
             y = build("ai.matmul", block.arguments[0], b, transpose_b=transposed)
         finish_function(block, [y])
         choose_layouts.run(program, PassContext())

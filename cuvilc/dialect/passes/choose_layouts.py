@@ -23,6 +23,7 @@ _DOTS = {
     "ai.matmul_mixed": (2, "bfloat16"), "ai.conv_mixed": (2, "bfloat16"),
 }  # fmt: skip
 
+_FLOATS = ("float32", "float16", "bfloat16")
 _POOLS = ("ai.max_pool", "ai.avg_pool")
 
 
@@ -236,7 +237,7 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     owner, t = ir.defining(b), ir.type_of(b)
     if owner is None or owner.name not in ("ai.constant", "ai.parameter"):
         return
-    if t.rank != 2 or t.dtype != "float32" or t.layout:
+    if t.rank != 2 or t.dtype not in _FLOATS or t.layout:
         return
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):
