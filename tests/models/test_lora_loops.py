@@ -149,7 +149,8 @@ def test_rounds_of_a_loop(tmp_path: Path) -> None:
     x = values(B, K, seed=5)
     wanted = x.astype(np.float64)
     for _ in range(3):
-        wanted = np.array([np.tanh(r @ (W + _delta(n))) for r, n in zip(wanted, NAMES)])  # noqa: B905
+        rows = zip(wanted, NAMES, strict=True)
+        wanted = np.array([np.tanh(row @ (W + _delta(name))) for row, name in rows])
     assert not mismatch(_run(_packed(tmp_path, path), x), wanted.astype(np.float32))
 
 
