@@ -122,11 +122,16 @@ MODELS = {
 def export(name: str, path: Path, dynamo: bool) -> None:
     """The base model as an exporter of torch's writes it, without the adapter."""
     model = MODELS[name]
+    export_module(model.callable(model.base()), model.input(), path, dynamo)
+
+
+def export_module(module: nn.Module, x: torch.Tensor, path: Path, dynamo: bool) -> None:
+    """Any module, from `x` to `y`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model.callable(model.base()), (model.input(),), str(path), dynamo=dynamo,
-            input_names=["x"], output_names=["y"], verbose=False,
+            module, (x,), str(path), dynamo=dynamo, input_names=["x"], output_names=["y"],
+            verbose=False,
         )  # fmt: skip
 
 
@@ -157,6 +162,21 @@ def adapt(
             parameter.data += 0.1 * torch.randn_like(parameter)
     adapted.save_pretrained(folder)
     return truth(name, adapted, merges)
+
+
+def adapt_module(
+    base: nn.Module, x: torch.Tensor, folder: Path, seed: int, std: float, **options: Any
+) -> np.ndarray:
+    """Save an adapter of a transformer, all of which is moved at random; its logits in float64."""
+    torch.manual_seed(seed)
+    adapted = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(**options))
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data += std * torch.randn_like(parameter)
+    adapted.save_pretrained(folder)
+    with torch.no_grad():
+        found: np.ndarray = Plain(adapted.double().eval().base_model.model, "logits")(x).numpy()
+    return found
 
 
 def truth(name: str, adapted: Any, merges: bool) -> np.ndarray:

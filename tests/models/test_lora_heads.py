@@ -4,8 +4,6 @@ every mode puts the adapters' in their place. The truth is PEFT's own model in f
 
 from __future__ import annotations
 
-import copy
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from tests.tolerances import mismatch
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
 
-import peft
 import torch
 import transformers
 
@@ -78,25 +75,12 @@ class Headed:
             assert not name.endswith("bias") or not parameter.any()
         ids = torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(1))
         self.x = ids
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                lora_models.Plain(self.base, "logits"), (ids,), str(folder / "model.onnx"),
-                dynamo=dynamo, input_names=["x"], output_names=["y"], verbose=False,
-            )  # fmt: skip
-        self.truth = {name: self._adapt(name, seed) for seed, name in enumerate(("one", "two"), 3)}
-
-    def _adapt(self, name: str, seed: int) -> np.ndarray:
-        torch.manual_seed(seed)
-        adapted = peft.get_peft_model(copy.deepcopy(self.base), peft.LoraConfig(**self.options))
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.data += 0.2 * torch.randn_like(parameter)
-        adapted.save_pretrained(self.folder / name)
-        plain = lora_models.Plain(adapted.double().eval().base_model.model, "logits")
-        with torch.no_grad():
-            found: np.ndarray = plain(self.x).numpy()
-        return found
+        plain = lora_models.Plain(self.base, "logits")
+        lora_models.export_module(plain, ids, folder / "model.onnx", dynamo)
+        self.truth = {
+            name: lora_models.adapt_module(self.base, ids, folder / name, seed, 0.2, **self.options)
+            for seed, name in enumerate(("one", "two"), 3)
+        }
 
     def build(self, mode: str, *adapters: str) -> Path:
         package = self.folder / f"{mode}-{len(adapters)}.cuvil"

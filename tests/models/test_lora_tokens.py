@@ -4,7 +4,6 @@ every mode. The truth is PEFT's own model in float64.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.tolerances import mismatch
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
 
-import peft
 import torch
 import transformers
 
@@ -58,29 +56,21 @@ class Trained:
     def __init__(self, folder: Path, tied: bool, indices: Any, dynamo: bool) -> None:
         torch.manual_seed(0)
         self.base, self.folder, self.indices = _llama(tied).eval(), folder, indices
+        plain = lora_models.Plain(self.base, "logits")
+        lora_models.export_module(plain, IDS, folder / "model.onnx", dynamo)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                lora_models.Plain(self.base, "logits"), (IDS,), str(folder / "model.onnx"),
-                dynamo=dynamo, input_names=["x"], output_names=["y"], verbose=False,
-            )  # fmt: skip
             self.truth = {
                 "rows": self._adapt("rows", trainable_token_indices=indices),
                 "plain": self._adapt("plain"),
             }
 
     def _adapt(self, name: str, **options: Any) -> np.ndarray:
-        torch.manual_seed(len(name))
-        config = peft.LoraConfig(r=2, target_modules=["q_proj"], **options)
-        adapted = peft.get_peft_model(copy.deepcopy(self.base), config)
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        adapted.save_pretrained(self.folder / name)
-        plain = lora_models.Plain(adapted.double().eval().base_model.model, "logits")
-        with torch.no_grad():
-            found: np.ndarray = plain(IDS).numpy().astype(np.float32)
-        return found
+        options |= {"r": 2, "target_modules": ["q_proj"]}
+        found = lora_models.adapt_module(
+            self.base, IDS, self.folder / name, len(name), 0.3, **options
+        )
+        return found.astype(np.float32)
 
     def build(self, mode: str, *names: str) -> Path:
         package = self.folder / f"{mode}.cuvil"
