@@ -64,6 +64,26 @@ def test_transposes(shape, perm, chip):
     check(program, chip, elementwise.schedule, sizes)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int16", "float16", "bfloat16", "int64", "float64"]
+)
+@pytest.mark.parametrize("shape", ["2,32,48", "3,17,33", "2,n,m"])
+@on_chips
+def test_transposes_of_other_sizes(shape, dtype, chip):
+    """Squares of elements of 1, 2 and 8 bytes: moved, and as operands of something."""
+    sizes = [{"n": 40, "m": 19}, {"n": 17, "m": 64}] if "n" in shape else [{}]
+
+    def moved(a):
+        return ir.build("ai.transpose", a, perm=(0, 2, 1))
+
+    program = program_of([tensor(shape, dtype)], moved)
+    check(program, chip, elementwise.schedule, sizes)
+    program = program_of(
+        [tensor(shape, dtype)], lambda a: ir.build("ai.cast", moved(a), dtype="float32")
+    )
+    check(program, chip, elementwise.schedule, sizes)
+
+
 def test_heads_split_and_merged():
     """[B, S, H·D] → [B, H, S, D] and back: a reshape and a transpose in one pass."""
 
@@ -177,7 +197,7 @@ def test_a_transposed_result_that_is_used_too():
 
 
 @on_chips
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 @pytest.mark.parametrize("rows", [8, 16, 20, 33])
 def test_a_strided_part_of_a_concatenation(rows, dtype, chip):
     """Squares of one part: what the other parts load is none of theirs, even where a strip ends."""

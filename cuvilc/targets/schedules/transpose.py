@@ -108,7 +108,6 @@ def _turns(access: Access, o: int, inner: int) -> bool:
     step = access.steps[o]
     return (
         isinstance(step, int) and step == 1 and access.steps[inner] is not None
-        and DataType(access.dtype).itemsize == 4
         and not access.guarded  # a square is read without asking
     )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""A square of 4-byte elements, transposed in log₂ n rounds of shuffles (Eklundh 1972)."""
+"""A square of elements, transposed in log₂ n rounds of shuffles (Eklundh 1972)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import DataType, tirx
 
 from cuvilc.targets.tir import Buffer, KernelBuilder
 
@@ -14,10 +14,11 @@ def transpose_block(
 ) -> None:
     """target[r, c] = source[c, r] for r, c < n; each is (buffer, first element, distance of rows).
 
-    Rows are contiguous; elements have 4 bytes; n is a power of two.
+    Rows are contiguous, n is a power of two, both buffers have elements of one size.
     """
-    name = f"cuvil_transpose{n}"
-    b.llvm(name, _text(name, n))
+    bits = DataType(str(source[0].dtype)).bits
+    name = f"cuvil_transpose{n}x{bits}"
+    b.llvm(name, _text(name, n, f"i{bits}"))
     arguments = []
     for buffer, first, distance in (source, target):
         pointer = tirx.address_of(tirx.BufferLoad(buffer, [b.simplify(first)]))
@@ -25,15 +26,15 @@ def transpose_block(
     b.emit(tirx.Evaluate(tirx.call_extern("int32", name, *arguments)))
 
 
-def _text(name: str, n: int) -> str:
-    vector = f"<{n} x i32>"
+def _text(name: str, n: int, element: str) -> str:
+    vector, align = f"<{n} x {element}>", int(element[1:]) // 8
     parameters = "ptr %s, i64 %ss, ptr %t, i64 %ts"
     lines = [f"define linkonce_odr hidden i32 @{name}({parameters}) alwaysinline nounwind {{"]
     for i in range(n):
         lines += [
             f"  %so{i} = mul i64 %ss, {i}",
-            f"  %sp{i} = getelementptr i32, ptr %s, i64 %so{i}",
-            f"  %v0_{i} = load {vector}, ptr %sp{i}, align 4",
+            f"  %sp{i} = getelementptr {element}, ptr %s, i64 %so{i}",
+            f"  %v0_{i} = load {vector}, ptr %sp{i}, align {align}",
         ]
     stage, step = 0, 1
     while step < n:
@@ -52,7 +53,7 @@ def _text(name: str, n: int) -> str:
     for i in range(n):
         lines += [
             f"  %to{i} = mul i64 %ts, {i}",
-            f"  %tp{i} = getelementptr i32, ptr %t, i64 %to{i}",
-            f"  store {vector} %v{stage}_{i}, ptr %tp{i}, align 4",
+            f"  %tp{i} = getelementptr {element}, ptr %t, i64 %to{i}",
+            f"  store {vector} %v{stage}_{i}, ptr %tp{i}, align {align}",
         ]
     return "\n".join([*lines, "  ret i32 0", "}"])
