@@ -35,14 +35,13 @@ if __name__ == "__main__":
 from benchmarks import lora_models, models
 from benchmarks.compare import measure, summary
 from benchmarks.fusion_peers import ADAPTER_LEVEL, GAIN, KERNEL_LEVEL, AsBuilt, Folded, Form
-from benchmarks.lora import overhead
+from benchmarks.lora import overhead, problem, set_usual
 from benchmarks.machine import machine, versions
 from benchmarks.plot import bars
 
 PROGRAM = ROOT / "benchmarks" / "fusion_peers.py"
 MODELS = ("resnet18", "mobilenetv2", "minilm", "llama_decode")
 WORKLOADS = ("prefill", "decode")
-LARGEST_ERROR = 1e-4  # of the largest magnitude of an output
 # level -> its forms, and the one that the others are compared with
 LEVELS: dict[str, tuple[Sequence[type[Form]], type[Form]]] = {
     "adapter": (ADAPTER_LEVEL, Folded), "kernel": (KERNEL_LEVEL, AsBuilt),
@@ -169,9 +168,7 @@ def problems(report: dict[str, Any]) -> list[str]:
     found = []
     for row in report["results"]:
         for name, form in row["forms"].items():
-            error = form.get("relative_error", 0.0)
-            why = form.get("error") or (f"off by {error:.1e}" if error > LARGEST_ERROR else "")
-            if why:
+            if why := problem(form):
                 found.append(f"{row['case']} {name}: {why}")
     return found
 
@@ -192,11 +189,7 @@ def arguments() -> Any:
     add("--quick", action="store_true", help="tiny models and no waiting: does it work at all?")
     add("--out", type=Path, default=ROOT / "build" / "fusion-gain")
     options = parser.parse_args()
-    for name, (full, quick) in {
-        "rounds": (11, 2), "seconds": (0.5, 0.05), "quiet": (5.0, 0.0)
-    }.items():  # fmt: skip
-        if getattr(options, name) is None:
-            setattr(options, name, quick if options.quick else full)
+    set_usual(options, {"rounds": (11, 2), "seconds": (0.5, 0.05), "quiet": (5.0, 0.0)})
     return options
 
 

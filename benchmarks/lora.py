@@ -164,11 +164,15 @@ def problems(report: dict[str, Any]) -> list[str]:
     found = []
     for row in report["results"]:
         for peer, result in row["peers"].items():
-            error = result.get("relative_error", 0.0)
-            why = result.get("error") or (f"off by {error:.1e}" if error > LARGEST_ERROR else "")
-            if why:
+            if why := problem(result):
                 found.append(f"{row['workload']} r={row['rank']} {peer}: {why}")
     return found
+
+
+def problem(result: dict[str, Any]) -> str:
+    """Why one peer failed, or that its answer is not torch's; "" where all is well."""
+    error = result.get("relative_error", 0.0)
+    return result.get("error") or (f"off by {error:.1e}" if error > LARGEST_ERROR else "")
 
 
 def arguments() -> Any:
@@ -189,10 +193,15 @@ def arguments() -> Any:
     options = parser.parse_args()
     usual = {"ranks": ([8, 16], [8]), "threads": ([1, 2], [1]), "rounds": (11, 2),
              "seconds": (0.5, 0.02), "quiet": (5.0, 0.0)}  # fmt: skip
+    set_usual(options, usual)
+    return options
+
+
+def set_usual(options: Any, usual: dict[str, tuple[Any, Any]]) -> None:
+    """Options that were not given become what is usual: (in full, with --quick)."""
     for name, (full, quick) in usual.items():
         if getattr(options, name) is None:
             setattr(options, name, quick if options.quick else full)
-    return options
 
 
 def main() -> int:
