@@ -92,8 +92,6 @@ def inspect(
       cuvilc adapter inspect ./sql-lora --json | jq '.adapters[0].graph'
       cuvilc adapter inspect sql.cuvla
     """
-    from cuvilc import inspect_adapter as facts  # noqa: PLC0415
-
     out = Output(json)
     if base is None and (adapter_map or base_weights):
         raise typer.BadParameter("--adapter-map and --base-weights need --base")
@@ -102,15 +100,7 @@ def inspect(
     if is_cuvla(path):
         reports, places = _of_file(path, base)
     else:
-        adapters = facts.read(path)
-        reports = [facts.report(a) for a in adapters]
-        places = None
-        if base is not None and base.is_dir():
-            from cuvilc import driver_fit  # noqa: PLC0415
-
-            places = driver_fit.attached(adapters, base)
-        elif base is not None:
-            places = facts.attached(adapters, base, adapter_map, base_weights)
+        reports, places = _of_source(path, base, adapter_map, base_weights)
     if json:
         out.data({"adapters": reports, **({"base": places} if places else {})})
     else:
@@ -119,6 +109,22 @@ def inspect(
             show_places(out, places, all)
     if places and places["left_over"]:
         raise typer.Exit(1)
+
+
+def _of_source(
+    path: Path, base: Path | None, adapter_map: Path | None, base_weights: Path | None
+) -> tuple[list[Any], dict[str, Any] | None]:
+    """Reports of adapters as training left them; where they attach in a model or a package."""
+    from cuvilc import driver_fit  # noqa: PLC0415
+    from cuvilc import inspect_adapter as facts  # noqa: PLC0415
+
+    adapters = facts.read(path)
+    reports = [facts.report(a) for a in adapters]
+    if base is None:
+        return reports, None
+    if base.is_dir():
+        return reports, driver_fit.attached(adapters, base)
+    return reports, facts.attached(adapters, base, adapter_map, base_weights)
 
 
 def _of_file(path: Path, base: Path | None) -> tuple[list[Any], dict[str, Any] | None]:

@@ -241,8 +241,8 @@ def test_attention_refusals(why: str) -> None:
     assert same(program, raise_patterns).why("attention") == [why]
 
 
-@pytest.mark.parametrize(("mask", "shape"), [("", 2), ("[b,1,1,t]", 2), ("[b,4,1,t]", 1)])
-def test_single_queries_of_grouped_heads(mask: str, shape: int) -> None:
+@pytest.mark.parametrize(("mask", "queries"), [("", 2), ("[b,1,1,t]", 2), ("[b,4,1,t]", 1)])
+def test_single_queries_of_grouped_heads(mask: str, queries: int) -> None:
     """They are the queries of one head, unless each has a mask of its own."""
 
     def body(m, q, k, v, *rest):
@@ -254,7 +254,7 @@ def test_single_queries_of_grouped_heads(mask: str, shape: int) -> None:
     with program:
         block = ir.body(program.function("main"))
         (found,) = [o for o in ir.walk(block) if o.name == "ai.attention"]
-        assert ir.type_of(found.operands[0]).shape[1:3] == (4 // shape, shape)
+        assert ir.type_of(found.operands[0]).shape[1:3] == (4 // queries, queries)
 
 
 def test_projections_of_one_input_are_joined() -> None:
