@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 _LEAST = 128 << 10  # bytes; smaller pieces the allocator keeps mapped itself
-_IDLE = 2  # blocks to keep: the one that a caller holds while the next run writes, and that one
+_IDLE = 2  # blocks to keep: a caller holds one while the next run writes the other
 _LINE = 64  # bytes of a cache line
 
 
