@@ -3,6 +3,7 @@
 Each peer runs in a process of its own; all stay loaded and are timed in turn, round after round,
 so that a busy machine hurts all alike. A number is the median over the rounds of a slot's median.
 Slots in which other programs used more than 0.15 cores are left out where two quiet ones exist.
+Ratios are to cuvil, or where it is not among them to the first peer.
 Writes results.json, table.md and plot.svg into --out. Peers that cannot run here are left out and
 named; `--peers all` adds those that compile for long, `--together` lets all compile at once.
 """
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "runtime")]
 
-from benchmarks import models
+from benchmarks import models, pages
 from benchmarks.machine import cpu_seconds, machine, versions, wait_until_quiet
 from benchmarks.pages import PAGE, command, write_section
 from benchmarks.peers import PEERS, QUICK, Peer
@@ -36,7 +37,7 @@ from benchmarks.table import markdown
 DISTURBED = 0.15
 OURS = "cuvil"
 PROGRAM = ROOT / "benchmarks" / "peers.py"
-SECTIONS = ("compare", "quantised", "bf16")  # of benchmarks/README.md
+SECTIONS = [name for name, line in pages.SECTIONS.items() if line.startswith("compare.py")]
 PACKAGES = (
     "onnxruntime", "openvino", "torch", "iree-base-compiler", "apache-tvm", "numpy",
 )  # fmt: skip
@@ -74,8 +75,11 @@ class Process:
         """Timings of one slot; `foreign`: cores that other programs used meanwhile."""
         assert self.child.stdin
         before = cpu_seconds()
-        self.child.stdin.write(f"{seconds}\n")
-        self.child.stdin.flush()
+        try:
+            self.child.stdin.write(f"{seconds}\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            return {"error": f"the process ended: {self.child.wait()}"}
         result = self._answer()
         if "error" not in result:
             warm = 1 + 1 / result["runs"]  # one run before the clock started
@@ -85,7 +89,8 @@ class Process:
 
     def close(self) -> None:
         assert self.child.stdin
-        self.child.stdin.close()
+        with suppress(BrokenPipeError):
+            self.child.stdin.close()
         self.child.wait()
 
 
@@ -224,20 +229,21 @@ def main() -> int:
             report["results"].append({"model": name, "threads": threads, "peers": results})
             line = f"{name:14} {threads} thread{'s' * (threads > 1)}  {summary(results)}"
             print(line, file=log, flush=True)
+    ours = OURS if OURS in peers or not peers else peers[0]
     text = json.dumps(report, indent=1)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(text + "\n")
-    (options.out / "table.md").write_text(markdown(report, OURS))
-    (options.out / "plot.svg").write_text(bars(report, OURS))
-    print(text if options.json else "\n" + markdown(report, OURS))
+    (options.out / "table.md").write_text(markdown(report, ours))
+    (options.out / "plot.svg").write_text(bars(report, ours))
+    print(text if options.json else "\n" + markdown(report, ours))
     if options.readme:
-        (ROOT / "docs" / "compare.svg").write_text(bars(report, OURS))
+        (ROOT / "docs" / "compare.svg").write_text(bars(report, ours))
         picture = "![Latency beside other runtimes](docs/compare.svg)"
-        write_section("compare", f"{picture}\n\n{markdown(report, OURS)}", ROOT / "README.md")
+        write_section("compare", f"{picture}\n\n{markdown(report, ours)}", ROOT / "README.md")
     if options.write:
-        (PAGE.parent / f"{options.section}.svg").write_text(bars(report, OURS))
+        (PAGE.parent / f"{options.section}.svg").write_text(bars(report, ours))
         picture = f"![Latency beside other runtimes]({options.section}.svg)"
-        write_section(options.section, f"{picture}\n\n{markdown(report, OURS)}")
+        write_section(options.section, f"{picture}\n\n{markdown(report, ours)}")
     print(f"results.json, table.md and plot.svg are in {options.out}", file=log)
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peer import Feeds, Peer, kept
+from benchmarks.peer import Feeds, Peer, compile_with, kept
 
 FLAGS = (
     "--iree-hal-target-device=local",
@@ -32,11 +31,12 @@ class Iree(Peer):
             with tempfile.TemporaryDirectory() as aside:
                 program = str(Path(aside) / "model.mlir")
                 importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx"]
-                _run([*importer, str(folder / "model.onnx"), "-o", program])
-                compiler = [sys.executable, "-m", "iree.compiler.tools.scripts.iree_compile"]
-                _run([*compiler, program, "-o", str(path), *FLAGS])
+                compile_with([*importer, str(folder / "model.onnx"), "-o", program])
+                compiler = find_tool("iree-compile")
+                compile_with([compiler, program, "-o", str(path), *FLAGS])
 
         import iree.runtime  # noqa: F401  # not counted to `load`
+        from iree.compiler.tools.binaries import find_tool
 
         return kept(folder, f"iree-{version('iree-base-compiler')}.vmfb", make)
 
@@ -56,10 +56,3 @@ class Iree(Peer):
     def run(self) -> list[np.ndarray]:
         found = self.function(*self.inputs)
         return [a.to_host() for a in (found if isinstance(found, tuple | list) else (found,))]
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise RuntimeError(next(iter(lines), f"{command[2]} ended with {done.returncode}"))

@@ -9,9 +9,10 @@ import hashlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,6 +47,25 @@ class Peer:
     def facts(self) -> dict[str, float]:
         """What else is worth writing down, once it has run."""
         return {}
+
+
+COMPILE_S = 300.0  # a peer that compiles for longer fails
+
+
+def compile_with(command: Sequence[str]) -> None:
+    """Run a compiler; another process, since its memory is none of the runtime's.
+
+    Raises RuntimeError with its message, or when it takes longer than COMPILE_S seconds.
+    """
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=COMPILE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"compiling takes over {COMPILE_S:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the compiler ended with {done.returncode}"]
+        raise RuntimeError(next((x for x in lines if "error" in x.lower()), lines[-1]))
 
 
 def kept(folder: Path, name: str, make: Callable[[Path], None]) -> Path:

@@ -3,8 +3,8 @@
 The limits of one core are measured by limits.c: float32 multiply-adds, and reads from memory of
 three sizes. A kernel cannot be faster than its operations at that peak, nor than its bytes at the
 rate of the smallest memory that holds them. Printed: the share of the limit reached, per model and
-for the kernels that lose the most time against their limit. One thread. A share over 100 % is no
-error: Winograd's convolutions do fewer operations than those counted.
+for the kernels that lose the most time against their limit. One thread. Operations are those that
+a kernel does: of Winograd's convolutions fewer than of direct ones.
 """
 
 from __future__ import annotations

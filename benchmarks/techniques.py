@@ -92,7 +92,8 @@ def markdown(report: dict[str, Any]) -> str:
     names = dict.fromkeys(row["technique"] for row in report["results"])
     switches = "; ".join(f"{TECHNIQUES[n].title}: {TECHNIQUES[n].switch}" for n in names)
     notes = [
-        f"Without → with. {switches}. Error: the largest over the largest magnitude of an output.",
+        f"Without → with. Switches: {switches}.",
+        "Error: the largest over the largest magnitude of an output.",
         *(f"{row['technique']} on {row['model']}, `{peer}` failed: {found['error']}."
           for row in report["results"] for peer, found in row["peers"].items()
           if "error" in found),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ if __name__ == "__main__":  # this folder's names must not hide others' (`kernel
 
 import numpy as np
 
-from benchmarks.peer import Feeds, Peer, arrays, kept
+from benchmarks.peer import Feeds, Peer, arrays, compile_with, kept
 
 
 class Torch(Peer):
@@ -62,11 +61,8 @@ class AotInductor(Torch):
         import torch
 
         def make(path: Path) -> None:
-            # Another process: the compiler's memory is none of the runtime's.
             command = [sys.executable, __file__, str(folder), str(threads), str(path)]
-            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-            if done.returncode:
-                raise RuntimeError(next(reversed(done.stderr.strip().splitlines()), "no message"))
+            compile_with(command)
 
         threads = torch.get_num_threads()  # OMP_NUM_THREADS, set by compare.py
         return kept(folder, f"aot-inductor-{torch.__version__}-{threads}.pt2", make)

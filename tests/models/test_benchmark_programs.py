@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import busy, compare, pages, plot, roofline, table, techniques
+from benchmarks import busy, compare, pages, peer, plot, roofline, table, techniques
 from benchmarks.peers import PEERS, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,9 +61,9 @@ def test_compare_measures_every_peer_that_is_here(folder: Path, tmp_path: Path) 
     assert report == json.loads((tmp_path / "results.json").read_text())
     found = report["results"][0]["peers"]
     assert list(found) == peers and set(report["left_out"]) == set(wanted) - set(peers)
-    for peer, result in found.items():
+    for name, result in found.items():
         assert result["median_ms"] > 0 and result["resident_mb"] > 0
-        assert result["relative_error"] < (2e-2 if peer == "cuvil-bf16" else 1e-5)
+        assert result["relative_error"] < (2e-2 if name == "cuvil-bf16" else 1e-5)
     if "cuvil" in peers:
         # x, w and y; the product and the maximum share a kernel.
         assert found["cuvil"]["moved_mb"] == pytest.approx(
@@ -165,8 +165,10 @@ def test_sections_are_replaced_between_their_marks(tmp_path: Path) -> None:
 
 def test_the_page_has_every_section() -> None:
     text = pages.PAGE.read_text()
-    for name in (*compare.SECTIONS, "busy", "zoo", "roofline", "techniques"):
+    for name, line in pages.SECTIONS.items():
         assert text.index(f"<!-- {name}: begin -->") < text.index(f"<!-- {name}: end -->")
+        assert (pages.PAGE.parent / line.split()[0]).is_file()
+    assert compare.SECTIONS == ["compare", "quantised", "bf16"]
 
 
 def test_commands_name_no_folders() -> None:
@@ -185,3 +187,28 @@ def test_a_module_or_program_that_is_missing_is_named() -> None:
     assert compare.lacking(Absent) == "no_such_package.part"
     assert compare.lacking(Programless) == "no-such-program"
     assert compare.available(["a"], {"a": Absent}) == []
+
+
+def test_a_compiler_that_fails_or_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = [sys.executable, "-c"]
+    peer.compile_with([*python, "print('fine')"])
+    with pytest.raises(RuntimeError, match=r"^net\.mlir:3: error: no lowering$"):
+        peer.compile_with([*python, "raise SystemExit('a\\nnet.mlir:3: error: no lowering\\nb')"])
+    with pytest.raises(RuntimeError, match="^the compiler ended with 3$"):
+        peer.compile_with([*python, "raise SystemExit(3)"])
+    monkeypatch.setattr(peer, "COMPILE_S", 0.2)
+    with pytest.raises(RuntimeError, match="^compiling takes over 0 s$"):
+        peer.compile_with([*python, "import time; time.sleep(9)"])
+
+
+def test_what_was_compiled_is_kept_whole(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        path.write_text("half")
+        raise RuntimeError("x")
+
+    with pytest.raises(RuntimeError):
+        peer.kept(tmp_path, "a-1.0.bin", fails)
+    made = peer.kept(tmp_path, "a-1.0.bin", lambda path: path.write_text("whole") and None)
+    assert made.name.startswith("a-1.0-") and made.suffix == ".bin"
+    assert peer.kept(tmp_path, "a-1.0.bin", fails) == made and made.read_text() == "whole"
+    assert list(made.parent.iterdir()) == [made]
