@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import tirx
 
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
