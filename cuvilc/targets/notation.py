@@ -104,7 +104,9 @@ class Notation(Math, Narrow):
 
     def load(self, buffer: Buffer, offset: Any, dtype: str) -> Any:
         """The element at `offset`, converted from how it is stored."""
-        value = self.builder.load(buffer, offset)
+        return self._as_computed(self.builder.load(buffer, offset), dtype)
+
+    def _as_computed(self, value: Any, dtype: str) -> Any:
         if dtype == "bool":
             return tirx.NE(value, const(0, "uint8"))
         if dtype == "bfloat16":
@@ -136,9 +138,13 @@ class Notation(Math, Narrow):
         """Launch argument `argument` as an operand of type `t`."""
         buffer = self.builder.buffer(argument, t.dtype)
         extents = [self.builder.scalar(d) for d in t.shape]
-        return Accessor(
-            t, extents, lambda i: self.load(buffer, self.flat_index(t, i), t.dtype), self.builder
-        )
+
+        def load(index: Any) -> Any:
+            if t.rank == 0:
+                return self._as_computed(self.builder.number(argument, t.dtype), t.dtype)
+            return self.load(buffer, self.flat_index(t, index), t.dtype)
+
+        return Accessor(t, extents, load, self.builder)
 
     def let(self, value: Any) -> Any:
         """Name a value: it is computed once."""

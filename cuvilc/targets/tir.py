@@ -101,6 +101,7 @@ class KernelBuilder:
         self.name = name
         self.scalars: list[Expr] = []
         self._buffers: dict[int, Buffer] = {}
+        self._numbers: dict[int, PrimExpr] = {}
         self._head: list[tirx.Stmt] = []
         self._blocks: list[list[tirx.Stmt]] = [[]]
         self._scopes: list[int] = [0]  # identities of the open blocks
@@ -140,6 +141,17 @@ class KernelBuilder:
             )
             value = tirx.call_extern(pointer_type, "cuvil_argument", self._arguments, const(index))
             self._head += [tirx.Bind(pointer, value), tirx.DeclBuffer(found, data=pointer)]
+        return found
+
+    def number(self, index: int, dtype: str) -> PrimExpr:
+        """Argument `index`, of rank 0, loaded once: in a kernel that works in place LLVM would load
+        it again after every store.
+        """
+        found = self._numbers.get(index)
+        if found is None:
+            buffer = self.buffer(index, dtype)
+            found = self._numbers[index] = var(f"number{index}", str(buffer.dtype))
+            self._head.append(tirx.Bind(found, tirx.BufferLoad(buffer, [const(0)])))
         return found
 
     def scalar(self, dim: Dim) -> Any:

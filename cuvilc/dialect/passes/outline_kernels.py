@@ -2,8 +2,9 @@
 
 A kernel's sizes are its own symbols s0, s1, … in order of appearance, so that layers that differ
 only in which symbol they use share a kernel. So do those of "channels-given" operations whatever
-their channels: the launch tells them. The function's name is a hint at its work and a hash of its
-text.
+their channels: the launch tells them. Layers that differ only in numbers, as quantised ones do in
+scales and zero points, share one too: it reads those that differ (outline_numbers.py). The
+function's name is a hint at its work and a hash of its text.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
+
 from cuvilc._mlir import ir as mlir
 from cuvilc.dialect import ir, op
 from cuvilc.dialect.dims import Dim, Expr, substitute, symbol, symbols
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.passes.outline_numbers import unlike_numbers
 from cuvilc.dialect.types import TensorType
 
 NAME = "outline-kernels"
@@ -29,9 +33,18 @@ def run(program: Program, context: PassContext) -> None:
         for function in program.kernels():
             known[_text(function)] = ir.attrs(function)["sym_name"]
         main = program.function("main")
-        for operation in list(ir.walk(ir.body(main))):
-            if operation.name == "ai.fusion":
-                _outline(program, operation, known)
+        fusions = [o for o in ir.walk(ir.body(main)) if o.name == "ai.fusion"]
+        for fusion, numbers in zip(fusions, unlike_numbers(fusions), strict=True):
+            _read_numbers(program, fusion, numbers)
+            _outline(program, fusion, known)
+
+
+def _read_numbers(program: Program, fusion: Operation, numbers: list[Operation]) -> None:
+    """These `ai.full`s of the fusion become constants outside, which it reads."""
+    for number in numbers:
+        array = np.array(program.constant_array(number.results[0]))
+        with ir.before(fusion):
+            ir.replace(number, ir.constant(program, array, "number"))
 
 
 def _outline(program: Program, fusion: Operation, known: dict[str, str]) -> None:
