@@ -184,9 +184,13 @@ def _check_fit(adapter: Adapter, changes: Mapping[str, ModuleChange], table: Ite
 
 
 def _module(path: str, known: Collection[str]) -> str:
-    """The package's name for an adapter's module; the path itself where there is none."""
+    """The package's name for an adapter's module; the path itself where there is none, and where
+    `proj` may be another module's: the TorchScript exporter counts what ends alike, `proj_1`.
+    """
     names = import_module("cuvilc.import.lora_names")
     found = names.closest(path, known)
-    if found is None or names.is_there(names.relate(path, found).dropped, known):
+    if found is None:
         return path
-    return str(found)
+    relation = names.relate(path, found)
+    counted = relation.moves and any(names.is_same_call(found, other) for other in known)
+    return path if counted or names.is_there(relation.dropped, known) else str(found)

@@ -101,10 +101,13 @@ def all_sites(program: ir.Program, pattern: str = ALL_LINEAR) -> Sites:
                 and c.reader.use not in taken
             ]  # fmt: skip
             own = claims.one_weight(own)
-            if own and _fits(pattern, names, own[0]):
+            module = claims.spelling(path)
+            if own and _fits(pattern, names, own[0].reader.kind, module):
                 taken |= {c.reader.use for c in own}
-                found += _sites(path, own)
-        _all_fit(pattern, names, [s.module for s in found], claims.modules)
+                found += _sites(module, own)
+        _all_fit(
+            pattern, names, [s.module for s in found], [claims.spelling(m) for m in claims.modules]
+        )
     return Sites(tuple(found))
 
 
@@ -137,12 +140,12 @@ def _no_modules(pattern: str, why: str, ends: list[str]) -> Exception:
     return fail(NO_SUCH_MODE, f"--lora-modules {pattern}: {why}", notes=notes, help=help)
 
 
-def _fits(pattern: str, names: list[str], claim: Claim) -> bool:
+def _fits(pattern: str, names: list[str], kind: str, module: str) -> bool:
     if pattern == ALL_LINEAR:
-        return claim.reader.kind == "linear"
+        return kind == "linear"
     if names:
-        return any(f".{claim.path}".endswith(f".{name}") for name in names)
-    return re.fullmatch(pattern, claim.path) is not None
+        return any(f".{module}".endswith(f".{name}") for name in names)
+    return re.fullmatch(pattern, module) is not None
 
 
 def _sites(path: str, own: list[Claim]) -> Iterator[Site]:

@@ -12,7 +12,7 @@ from cuvilc.adapter import Adapter, ModuleChange, Rows
 from cuvilc.dialect import ir
 
 from .lora_index import PACKED, Index, Reader, Weight
-from .lora_names import Relation, is_same_call, is_there, is_within, relate
+from .lora_names import Relation, ends_as, is_same_call, is_there, is_within, relate
 
 Shape = tuple[int, ...]
 _COUNTED = re.compile(r"_\d+(\.|$)")
@@ -112,10 +112,17 @@ class Claims:
     named: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     counted: dict[str, list[str]] = field(default_factory=dict)  # paths like those of further calls
     alike: set[str] = field(default_factory=set)  # adapters that spell modules as the model does
+    # Modules by the names of what a scope's nodes read, of those that end as the scope does.
+    spelled: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _known: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.named = self.index.named()
+        for weight in self.index.weights:
+            for reader in weight.readers:
+                ends = {p for _, p, _ in reader.paths if p and ends_as(p, reader.scope)}
+                if ends:
+                    self.spelled[reader.scope] |= ends
         for weight in self.index.weights:
             for reader in weight.readers:
                 for parameter, claim in self._of(weight, reader):
@@ -146,6 +153,8 @@ class Claims:
         """Whether a weight named as `path`'s may be read by a node of the module `scope`."""
         if not scope or is_within(path, scope) or is_within(scope, path):
             return True
+        if self.spelled.get(scope) == {path}:
+            return True
         return self.same_call(path, scope, parameter, key) or relate(path, scope) is not None
 
     def same_call(self, path: str, scope: str, parameter: str = "", key: str = "") -> bool:
@@ -170,6 +179,11 @@ class Claims:
         """Modules that the wanted one may be, the best first."""
         paths = self.by_end.get(want.parameter, {}).get(want.module.rpartition(".")[2], ())
         found = [(r, path) for path in paths if (r := self._relate(want, path)) is not None]
+        mine = [s for s, own in self.spelled.items() if own == {want.module} and s != want.module]
+        if want.module not in paths:  # its weight has no name, but what else its nodes read does
+            exact = relate(want.module, want.module)
+            claimed = self.by_path.get(want.parameter, {})
+            found += [(exact, scope) for scope in mine if exact and scope in claimed]
         return sorted(found, key=lambda pair: (pair[0].order, pair[1]))
 
     def _relate(self, want: Wanted, path: str) -> Relation | None:
@@ -182,6 +196,26 @@ class Claims:
             return relation
         moved = relation.moves and want.adapter in self.alike
         return None if moved or is_there(relation.dropped, self.named) else relation
+
+    def is_of_homonym(self, want: Wanted, claim: Claim) -> bool:
+        """Whether a node's name ends as the wanted module's, yet what the node's module reads has
+        the name of another that ends so too.
+        """
+        own = () if claim.named else self.spelled.get(claim.path, ())
+        if not own or want.module in own:
+            return False
+        return want.module in self.named or all(self._relate(want, p) is None for p in own)
+
+    def spelling(self, path: str) -> str:
+        """A module's path as names spell it, where the exporter left containers out of `path`."""
+        own = self.spelled.get(path, set()) - self.by_path.get("weight", {}).keys()
+        return min(own) if len(own) == 1 and path not in self.named else path
+
+    def counted_beside(self, parameter: str, path: str) -> list[Claim]:
+        """The claims of scopes that are called as `path` is, but for a number."""
+        claims = self.by_path.get(parameter, {})
+        beside = [p for p in self.counted.get(parameter, ()) if is_same_call(path, p)]
+        return [c for p in beside for c in claims[p] if not c.named]
 
     def at(self, parameter: str, path: str) -> list[Claim]:
         """The claims of module `path`, of its further calls too."""

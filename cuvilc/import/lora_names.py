@@ -143,6 +143,17 @@ def is_same_call(path: str, other: str) -> bool:
     return plain == mine or relate(path, ".".join(plain)) is not None
 
 
+def ends_as(path: str, scope: str) -> bool:
+    """Whether a module's path ends with a node's scope: the TorchScript exporter leaves out
+    containers that are not called themselves, and counts what is then called alike.
+    """
+    mine, theirs = path.split("."), scope.split(".")
+    pairs = zip(reversed(mine), reversed(theirs), strict=False)
+    return bool(scope) and len(theirs) <= len(mine) and all(
+        a == b or re.fullmatch(rf"{re.escape(a)}_\d+", b) for a, b in pairs
+    )  # fmt: skip
+
+
 def is_within(inner: str, outer: str) -> bool:
     """Whether `inner` is `outer` or a module inside it; everything is inside "", the root."""
     return not outer or inner == outer or inner.startswith(f"{outer}.")

@@ -107,6 +107,8 @@ class Search:
                 continue
             option = Option(relation, path, [])
             for claim in self.claims.at(want.parameter, path):
+                if self.claims.is_of_homonym(want, claim):
+                    continue
                 at = find_place(want, claim.weight, claim.reader)
                 if isinstance(at, Place):
                     option.fits.append((claim, at))
@@ -127,6 +129,8 @@ class Search:
         if len(best) > 1:
             agreed = [o for o in best if (o.relation.dropped, o.relation.added) in self.prefixes]
             best = agreed if len(agreed) == 1 else self._by_values(want, best)
+        if len(best) == 1 and (rivals := self._rivals(want, best[0])):
+            return self._among_rivals(want, best[0], rivals)
         if len(best) == 1:
             return self._one_weight(want, best[0])
         if best:
@@ -135,6 +139,28 @@ class Search:
             self.problems.put(failures.ambiguous(want, why, claims))
             return []
         return self._otherwise(number, want, options)
+
+    def _rivals(self, want: Wanted, option: Option) -> list[Claim]:
+        """Other weights that fit as well where nodes alone tell the module, by the end of its path:
+        the TorchScript exporter counts what ends alike, `proj` and `proj_1`, in order of calls.
+        """
+        if not option.relation.moves or any(c.named for c, _ in option.fits):
+            return []
+        found = self.claims.counted_beside(want.parameter, option.path)
+        return [
+            c for c in found
+            if not any(c.weight.key == f.weight.key or self._copies(f, c) for f, _ in option.fits)
+            and isinstance(find_place(want, c.weight, c.reader), Place)
+            and not self.claims.is_of_homonym(want, c)
+        ]  # fmt: skip
+
+    def _among_rivals(self, want: Wanted, option: Option, rivals: list[Claim]) -> _Found:
+        noted = len(self.problems.found)
+        found = self._with_values(want)
+        if not found and len(self.problems.found) == noted:
+            why = f"modules that end in `{option.path}` were called without what they lie in"
+            self.problems.put(failures.ambiguous(want, why, [option.fits[0][0], *rivals]))
+        return found
 
     def _by_values(self, want: Wanted, best: list[Option]) -> list[Option]:
         """Those of several options whose values are the checkpoint's; all where none are."""

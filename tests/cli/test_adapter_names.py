@@ -80,6 +80,21 @@ def test_two_modules_that_may_be_one_are_refused(cuvilc: Cuvilc, tmp_path: Path)
     assert not (tmp_path / "sql.cuvla").exists()
 
 
+def test_modules_whose_paths_the_exporter_cut(cuvilc: Cuvilc, tmp_path: Path) -> None:
+    """`a.proj` and `b.proj`, both called by the root: which one is `proj` of the package?"""
+    held = {f"onnx::MatMul_{i}": graphs.values(K, K, seed=i) for i in (1, 2)}
+    nodes = [
+        graphs.node("MatMul", "x onnx::MatMul_1", "p", "/proj/MatMul"),
+        graphs.node("MatMul", "p onnx::MatMul_2", "y", "/proj_1/MatMul"),
+    ]
+    inputs = [builders.tensor("x", ["n", K])]
+    builders.saved(tmp_path, builders.model(nodes, inputs, ["y"], held))
+    cuvilc.ok("build", "model.onnx", "--lora", "swap", "--vectors", "0", "-o", "s.cuvil")
+    files.write(tmp_path / "sql", files.pair("b.proj", 2, K, K), target_modules=["proj"])
+    result = cuvilc("adapter", "build", "sql", "--base", "s.cuvil", "-o", "sql.cuvla")
+    assert result.code == 1 and "CUV761" in result.err, result.err
+
+
 PREFIXED = ("q_proj", "block.q_proj", "block.v_proj")
 
 

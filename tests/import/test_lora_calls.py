@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .lora_graphs import array, attach, found, linear, node, one, program, refused, values
+from .lora_graphs import (
+    array,
+    attach,
+    checkpoint,
+    found,
+    linear,
+    node,
+    one,
+    program,
+    refused,
+    values,
+)
 
 BIG = 80  # a matrix of BIG² elements is not computed while the model is imported
 FC, FC_1 = (values(BIG, BIG, seed=s) for s in (1, 2))
@@ -110,3 +121,57 @@ def test_modules_with_two_weights_get_no_room_for_later_adapters(tmp_path: Path)
     ]
     weights = {"onnx::MatMul_1": FC, "onnx::MatMul_2": FC_1}
     assert not len(attach.all_sites(program(tmp_path, nodes, weights, INPUT)))
+
+
+def siblings(folder: Path, bias: bool) -> Any:
+    """`b.proj(a.proj(x))` of a root that calls both itself: `a` and `b` are in no node's name."""
+    nodes = [
+        node("MatMul", "x onnx::MatMul_1", "p", "/proj/MatMul"),
+        node("Add", "a.proj.bias p", "q", "/proj/Add"),
+        node("MatMul", "q onnx::MatMul_2", "r", "/proj_1/MatMul"),
+        node("Add", "b.proj.bias r", "y", "/proj_1/Add"),
+    ]
+    weights = {"onnx::MatMul_1": FC, "onnx::MatMul_2": FC_1}
+    if bias:
+        weights |= {"a.proj.bias": values(BIG, seed=3), "b.proj.bias": values(BIG, seed=4)}
+        return program(folder, nodes, weights, INPUT)
+    plain = [
+        node("MatMul", "x onnx::MatMul_1", "p", "/proj/MatMul"),
+        node("MatMul", "p onnx::MatMul_2", "y", "/proj_1/MatMul"),
+    ]
+    return program(folder, plain, weights, INPUT)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("path", "weight"), [("a.proj", FC), ("b.proj", FC_1)])
+def test_siblings_that_end_alike(path: str, weight: np.ndarray, bias: bool, tmp_path: Path) -> None:
+    """Their biases' names tell them apart, and the checkpoint; without either none is guessed."""
+    made = siblings(tmp_path, bias)
+    if bias:
+        assert np.array_equal(array(made, one(made, linear(path, BIG, BIG))), weight.T)
+        return
+    told = refused(made, linear(path, BIG, BIG))
+    assert told.code == "CUV721" and "modules that end in `proj`" in told.message
+    base = checkpoint(tmp_path, {"a.proj.weight": FC.T, "b.proj.weight": FC_1.T})
+    site = one(made, linear(path, BIG, BIG), base_weights=base)
+    assert np.array_equal(array(made, site), weight.T)
+
+
+def test_later_adapters_have_the_paths_that_names_spell(tmp_path: Path) -> None:
+    sites = attach.all_sites(siblings(tmp_path, bias=True))
+    assert {s.module for s in sites} == {"a.proj", "b.proj"}
+
+
+def test_a_node_of_another_module_that_ends_alike(tmp_path: Path) -> None:
+    """`model.fc`'s weight has its name, so the node `/fc` does not stand for `base.fc`."""
+    nodes = [
+        node("MatMul", "x model.fc.weight", "p", "/fc/MatMul"),
+        node("MatMul", "p onnx::MatMul_2", "r", "/fc_1/MatMul"),
+        node("Add", "base.fc.bias r", "y", "/fc_1/Add"),
+    ]
+    weights = {
+        "model.fc.weight": FC, "onnx::MatMul_2": FC_1, "base.fc.bias": values(BIG, seed=3)
+    }  # fmt: skip
+    made = program(tmp_path, nodes, weights, INPUT)
+    assert np.array_equal(array(made, one(made, linear("base.fc", BIG, BIG))), FC_1.T)
+    assert np.array_equal(array(made, one(made, linear("model.fc", BIG, BIG))), FC.T)
