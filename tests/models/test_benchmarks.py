@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import models
+from benchmarks import compare, models
+from benchmarks.peers import PEERS
 
 pytest.importorskip("onnxruntime")
 from tests.models.agree import check, session
@@ -50,3 +51,14 @@ def test_the_answer_is_torchs(tmp_path: Path) -> None:
         for name, value in zip(wanted.files, found, strict=True):
             scale = np.abs(wanted[name]).max()
             assert np.abs(value - wanted[name]).max() <= 1e-4 * scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_answers_as_torch_does(name: str) -> None:
+    """Those that cannot run here are skipped; half precision is held to its own errors."""
+    if what := compare.lacking(PEERS[name]):
+        pytest.skip(f"{what} is not installed")
+    with compare.running(exported("mobilenetv2"), 2, [name]) as (_, facts):
+        narrow = name in ("cuvil-bf16", "openvino")
+        assert facts[name]["relative_error"] < (0.2 if narrow else 1e-4), facts[name]
