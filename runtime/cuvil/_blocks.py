@@ -37,6 +37,8 @@ class Blocks:
 
     def __init__(self) -> None:
         self._idle: deque[np.ndarray] = deque(maxlen=_IDLE)  # its operations are atomic
+        self._keeps = True
+        self._weak = weakref.ref(self)  # arrays that outlive the model hold no idle memory
 
     def empty(self, dims: list[int], dtype: np.dtype[Any]) -> np.ndarray:
         """An array as of np.empty; its memory comes back here when nothing refers to it."""
@@ -48,7 +50,7 @@ class Blocks:
         block = self._take(size)
         address = -(-block.ctypes.data // _LINE) * _LINE
         lease = _Lease(address, tuple(dims), dtype)
-        back = weakref.finalize(lease, self._idle.append, block)
+        back = weakref.finalize(lease, _give_back, self._weak, block)
         back.atexit = False
         return np.asarray(lease).view(dtype)
 
@@ -63,6 +65,20 @@ class Blocks:
                 return block
         return np.empty(size + _LINE, np.uint8)
 
+    def give(self, block: np.ndarray) -> None:
+        """Take back a block that no array looks at any more."""
+        if self._keeps:
+            self._idle.append(block)
+        if not self._keeps:  # another thread may have cleared meanwhile
+            self._idle.clear()
+
     def clear(self) -> None:
         """Give idle memory back to the system, and from now on what comes back too."""
-        self._idle = deque(maxlen=0)
+        self._keeps = False
+        self._idle.clear()
+
+
+def _give_back(owner: weakref.ref[Blocks], block: np.ndarray) -> None:
+    blocks = owner()
+    if blocks is not None:
+        blocks.give(block)

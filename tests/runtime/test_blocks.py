@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import cuvil
 import fake_models
@@ -72,6 +73,23 @@ def test_little_is_kept() -> None:
     blocks.clear()
     del last
     assert len(blocks._idle) == 0
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_result_that_stays_keeps_no_idle_memory(closed: bool) -> None:
+    """Neither after a model's close, nor when the model is gone."""
+    blocks = Blocks()
+    kept, other = blocks.empty(LARGE, F32), blocks.empty(LARGE, F32)
+    kept[:] = 1
+    del other
+    idle = weakref.ref(blocks._idle[0])
+    if closed:
+        blocks.clear()
+    else:
+        del blocks
+    gc.collect()
+    assert idle() is None
+    assert (kept == 1).all()
 
 
 @pytest.fixture
