@@ -129,7 +129,7 @@ def test_a_large_error_and_a_failure_are_shown() -> None:
     good = {"median_ms": 2.0, "resident_mb": 10.0, "relative_error": 1e-6}
     narrow = good | {"median_ms": 1.0, "relative_error": 0.031}
     worse = good | {"relative_error": math.nan}
-    failed = {"error": "RuntimeError: cannot open /root/of/some/net.mlir\nmore"}
+    failed = {"error": "RuntimeError: cannot open /some/folder/net.mlir\nmore"}
     report = {"machine": PLACE, "versions": {"x": "1"}, "left_out": {"torch": "g++"}}
     report["results"] = [row(cuvil=good, cuvil_bf16=narrow, onnxruntime=worse, iree=failed)]
     text = table.markdown(report, "cuvil")
