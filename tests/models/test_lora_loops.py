@@ -175,6 +175,12 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], list[Any]]] = {
     "rows back to front": (
         [node("Slice", "x minus least first minus", "h"),
          node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [B, K]),
+    "columns made rows by a product": (
+        [node("Transpose", "x", "t", perm=[1, 0]), node("MatMul", "t x", "h"),
+         node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [K, K]),
+    "the batch cut up": (  # [B, 2, K] → [2, B, K]
+        [node("Reshape", "x cut", "r"), node("ReduceSum", "r first", "h", keepdims=0),
+         node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [B, 2, K]),
     "rows without the batch": (
         [node("ReduceMean", "x", "h", axes=[0], keepdims=0),
          node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [T, T, K]),
@@ -187,7 +193,7 @@ def test_rows_that_are_not_the_batch(tmp_path: Path, case: str) -> None:
     path = _save(
         tmp_path, nodes, shape, none=np.float32(0), three=np.array(3), yes=np.array(True),
         order=np.array([2, 0, 1]), minus=np.array([-1]), least=np.array([-100]),
-        first=np.array([0]),
+        first=np.array([0]), cut=np.array([2, B, K]),
     )  # fmt: skip
     with pytest.raises(CuvilError) as caught:
         _packed(tmp_path, path)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.dims import Dim, Shape, mod
 from cuvilc.dialect.ir import Operation, Value
 
 _PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
@@ -82,10 +82,12 @@ class _Flow:
         x, attrs = operation.operands[0], ir.attrs(operation)
         if operation.name == "ai.transpose":
             return attrs["perm"][:1] != (0,) and self._is_long(operation.results[0])
-        if operation.name == "ai.matmul":  # rows of a product are those of its first operand
-            return x not in self.live and self._is_long(operation.results[0])
+        if operation.name == "ai.matmul" and (x not in self.live or _is_turned_product(x, attrs)):
+            return self._is_long(operation.results[0])  # rows are those of the first operand
         if x not in self.live or not self._is_long(x):
             return False
+        if operation.name == "ai.reshape":  # [4, 6] → [6, 4]: then no axis is the batch
+            return not self._keeps(ir.type_of(operation.results[0]).shape)
         if operation.name == "ai.slice":
             cut = (attrs["starts"][0], attrs["steps"][0], attrs["sizes"][0])
             return cut != (0, 1, self.batch)
@@ -95,3 +97,12 @@ class _Flow:
             return bool(attrs["axis"] == 0)
         # A reduction that keeps its axis leaves one row, which may be added to all.
         return attrs.get("keepdims") is False and 0 in (*attrs.get("axes", ()), attrs.get("axis"))
+
+    def _keeps(self, shape: Shape) -> bool:
+        """Whether a reshape to these sizes, of what begins with the batch, keeps or joins it."""
+        first = next((d for d in shape if d != 1), 1)
+        return mod(first, self.batch) == 0
+
+
+def _is_turned_product(x: Value, attrs: dict[str, Any]) -> bool:
+    return bool(attrs["transpose_a"]) and ir.type_of(x).rank == 2
