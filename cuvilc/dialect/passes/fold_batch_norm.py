@@ -86,7 +86,8 @@ def _scaled(weights: np.ndarray, line: np.ndarray) -> np.ndarray:
     for i in range(0, weights.shape[0], step):
         part = slice(i, i + step)
         scale = line[part] if line.shape[0] != 1 else line
-        out[part] = weights[part].astype(np.float64) * scale
+        with np.errstate(all="ignore"):  # a model's infinities are its own affair
+            out[part] = weights[part].astype(np.float64) * scale
     return out
 
 
