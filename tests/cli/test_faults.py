@@ -161,7 +161,8 @@ def test_interrupted_builds_leave_nothing(
 ) -> None:
     """Stopped in the middle of packing, with files written already."""
     program = (
-        "import sys, time, cuvilc.targets.null as null\n"
+        "import signal, sys, time, cuvilc.targets.null as null\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it\n"
         "def slow(path, weights):\n"
         "    path.write_bytes(b'half')\n"
         "    print('packing', flush=True)\n"
