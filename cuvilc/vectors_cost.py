@@ -29,7 +29,7 @@ def _work(operation: Any, sizes: Mapping[str, int]) -> int:
             total *= max(evaluate(d, sizes), 0)
         return total
 
-    if ir.definition(operation) is None or operation.name in ("ai.constant", "ai.full"):
+    if ir.definition(operation) is None or operation.name in ir.CONSTANTS:
         return 0
     operands = [elements(v) for v in operation.operands]
     made = sum(elements(v) for v in operation.results)

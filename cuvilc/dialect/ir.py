@@ -28,6 +28,7 @@ Operation: TypeAlias = ir.Operation
 Value: TypeAlias = ir.Value
 Range = tuple[int, int | None]
 Use = tuple[Operation, int]  # an operation that reads a value, and as which operand
+CONSTANTS = ("ai.constant", "ai.full")  # known when a program is built
 VIEWS = ("ai.reshape", "ai.bitcast")  # bare, they share their operand's memory
 
 

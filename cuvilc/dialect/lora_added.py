@@ -11,7 +11,6 @@ from .lora_packed import MOVES
 
 # What stands between a product and its bias without computing anything else.
 _PASSED = (*MOVES, "ai.slice", "ai.quantize_linear", "ai.dequantize_linear")
-_CONSTANTS = ("ai.constant", "ai.full")
 
 
 def products(use: ir.Use) -> Iterator[ir.Use]:
@@ -93,7 +92,7 @@ def _is_fixed(value: ir.Value) -> bool:
     waiting, seen = [value], set[ir.Operation]()
     while waiting:
         owner = ir.defining(waiting.pop())
-        if owner is None or (not len(owner.operands) and owner.name not in _CONSTANTS):
+        if owner is None or (not len(owner.operands) and owner.name not in ir.CONSTANTS):
             return False
         if owner not in seen:
             seen.add(owner)

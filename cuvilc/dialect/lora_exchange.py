@@ -21,7 +21,7 @@ from cuvilc.dialect.types import numpy_dtype
 def is_exchangeable(site: Site) -> bool:
     """Whether the site's weight is a constant of floats: a tensor, or one number in every place."""
     owner, t = ir.defining(site.value), ir.type_of(site.value)
-    stored = owner is not None and owner.name in ("ai.constant", "ai.full")
+    stored = owner is not None and owner.name in ir.CONSTANTS
     return stored and t.is_float and t.is_static
 
 

@@ -8,9 +8,9 @@ from cuvilc.diagnostics import fail
 
 from . import ir
 from . import lora_codes as codes
-from .lora_refit import unpack
 from .lora_sites import Site, Sites
 from .lora_values import Array
+from .narrow import unpack
 from .op import OPS
 from .types import numpy_dtype
 
@@ -57,7 +57,8 @@ def _unpacked(program: ir.Program, product: ir.Operation, site: Site) -> ir.Oper
     bits, block = ir.attrs(product)["bits"], ir.attrs(product)["block"]
     narrow = f"uint{bits}"
     with ir.before(product):
-        q = ir.constant(program, unpack(levels, bits), f"{site.module}.levels")
+        numbers = unpack(levels, bits).astype(numpy_dtype(narrow))
+        q = ir.constant(program, numbers, f"{site.module}.levels")
         scale = ir.constant(program, scales, f"{site.module}.scale")
         if points:
             stored = points[0].astype(numpy_dtype(narrow))

@@ -254,18 +254,3 @@ def _limits(dtype: str) -> tuple[float, float]:
         return -most, most
     limits = ml_dtypes.iinfo(numpy_dtype(dtype))
     return float(limits.min), float(limits.max)
-
-
-def unpack(packed: Array, bits: int) -> Array:
-    """The numbers of `ai.matmul_nbits`' bytes [N, K·bits/8] as [N, K] of uint2, uint4 or uint8."""
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    levels = (packed[..., None] >> shifts & (1 << bits) - 1).reshape(len(packed), -1)
-    return levels.astype(numpy_dtype(f"uint{bits}"))
-
-
-def pack(levels: Array, bits: int) -> Array:
-    """Inverse of unpack."""
-    each = widened(levels).reshape(len(levels), -1, 8 // bits)
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    made: Array = np.bitwise_or.reduce(each << shifts, axis=-1).astype(np.uint8)
-    return made

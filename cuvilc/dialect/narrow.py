@@ -85,6 +85,23 @@ def widened(array: np.ndarray) -> np.ndarray:
     return array.astype(STORED[name]) if name in STORED else array
 
 
+def pack(levels: np.ndarray, bits: int) -> np.ndarray:
+    """Levels [N, K], 0 and up, as uint8 [N, K·bits/8]: several to a byte, the first one lowest."""
+    each = widened(levels).reshape(len(levels), -1, 8 // bits)
+    packed: np.ndarray = np.bitwise_or.reduce(each << _shifts(bits), axis=-1).astype(np.uint8)
+    return packed
+
+
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Inverse of pack: uint8 [N, K]."""
+    levels = packed[..., None] >> _shifts(bits) & (1 << bits) - 1
+    return levels.reshape(len(packed), -1)
+
+
+def _shifts(bits: int) -> np.ndarray:
+    return np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
+
+
 def bits_of(name: str) -> int:
     """Bits of a narrow dtype's element; the rest of its byte is 0, or the sign's for int4, int2."""
     if name in FORMATS:

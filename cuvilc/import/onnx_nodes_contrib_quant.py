@@ -9,6 +9,7 @@ import numpy as np
 
 from cuvilc.dialect import dims as D
 from cuvilc.dialect import ir
+from cuvilc.dialect.narrow import unpack
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, takes
@@ -216,6 +217,4 @@ def _unpacked(n: Node, i: int, shape: tuple[int, int]) -> np.ndarray:
     width = -(-columns * bits // 8)
     if packed.dtype != np.uint8 or packed.size != rows * width:
         raise ShapeError(f"input {i} must be {rows}·{width} bytes, not {list(packed.shape)}")
-    lanes = np.arange(8 // bits, dtype=np.uint8) * bits
-    split = packed.reshape(rows, width, 1) >> lanes & (1 << bits) - 1
-    return np.ascontiguousarray(split.reshape(rows, -1)[:, :columns])
+    return np.ascontiguousarray(unpack(packed.reshape(rows, width), bits)[:, :columns])

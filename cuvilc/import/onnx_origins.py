@@ -67,7 +67,7 @@ def _key(val: Any) -> str:
     if not isinstance(val, Val) or val.ssa is None:
         return ""
     owner = ir.defining(val.ssa)
-    if owner is None or owner.name not in ("ai.constant", "ai.full"):
+    if owner is None or owner.name not in ir.CONSTANTS:
         return ""
     return str(ir.attrs(owner)["key"]) if owner.name == "ai.constant" else val.key
 

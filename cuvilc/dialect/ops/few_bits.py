@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvilc.dialect.dims import floordiv
+from cuvilc.dialect.narrow import unpack
 from cuvilc.dialect.op import Tensor, op, sample
 from cuvilc.dialect.ops._rules import need, need_dtype, need_equal, need_rank, need_shape
 from cuvilc.dialect.types import TensorType
@@ -45,8 +46,7 @@ class MatMulNBits:
         return TensorType((*x.shape[:-1], rows), x.dtype)
 
     def reference(x, packed, scale, zero, *, bits, block):
-        shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-        levels = (packed[..., None] >> shifts & (1 << bits) - 1).reshape(len(packed), -1)
+        levels = unpack(packed, bits)
         middle = np.full(scale.shape, 1 << bits - 1) if zero is None else zero.astype(np.int64)
         centred = levels - np.repeat(middle, block, axis=1)
         return np.matmul(x, (centred * np.repeat(scale, block, axis=1)).T)

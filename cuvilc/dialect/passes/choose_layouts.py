@@ -212,7 +212,7 @@ class _Blocker:
     def spreads(self, value: Value) -> bool:
         """A constant that varies at most along channels: any layout has their index."""
         owner = ir.defining(value)
-        if owner is None or owner.name not in ("ai.constant", "ai.full"):
+        if owner is None or owner.name not in ir.CONSTANTS:
             return False
         shape = ir.type_of(value).shape
         return len(shape) <= 4 and all(d == 1 for i, d in enumerate(shape) if i != len(shape) - 3)
@@ -248,7 +248,7 @@ def _pack_numbers(program: Program, operation: Operation, panel: int) -> None:
     """Mark constant numbers of few bits, their scales and zero points as packed in panels."""
     held = list(operation.operands)[1:]
     owners = [ir.defining(v) for v in held]
-    if all(o is not None and o.name in ("ai.constant", "ai.full") for o in owners):
+    if all(o is not None and o.name in ir.CONSTANTS for o in owners):
         with ir.before(operation):
             for i, value in enumerate(held, 1):
                 operation.operands[i] = relayout_constant(program, value, f"pack0_{panel}")
@@ -258,7 +258,7 @@ def _pack_groups(program: Program, operation: Operation, panel: int) -> None:
     """Mark a constant right-hand matrix as packed in groups and column panels."""
     b = operation.operands[1]
     owner, t = ir.defining(b), ir.type_of(b)
-    stored = ("ai.constant", "ai.full", "ai.parameter")
+    stored = (*ir.CONSTANTS, "ai.parameter")
     if owner is None or owner.name not in stored or t.rank != 2 or t.layout:
         return
     group, dtype = _DOTS[operation.name]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Expr
 from cuvilc.dialect.interpret import widen
 from cuvilc.dialect.ir import Program, Value
@@ -27,7 +28,6 @@ VERSION = 1
 
 GROWTH_BYTES = 64 << 10
 _CHUNK_BYTES = 4 << 20
-_SOURCES = ("ai.constant", "ai.full")
 _KEPT = ("ai.constant", "ai.full", "ai.attention", "ai.relayout", "ai.lstm", "ai.gru", "ai.rnn")
 _MOVES = (
     "ai.reshape", "ai.transpose", "ai.slice", "ai.concat", "ai.gather", "ai.broadcast_to", "ai.pad",
@@ -79,7 +79,7 @@ class _Folder:
         if value in self.arrays:
             return True
         source = self.graph.producer(value)
-        if source is None or source.name not in _SOURCES or self.graph.type(value).layout:
+        if source is None or source.name not in ir.CONSTANTS or self.graph.type(value).layout:
             return False
         return self.graph.type(value).is_static and self.graph.array(value) is not None
 

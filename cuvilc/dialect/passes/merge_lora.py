@@ -18,8 +18,9 @@ from cuvilc.diagnostics import fail
 from cuvilc.dialect import lora_codes as codes
 from cuvilc.dialect.ir import Program, Value
 from cuvilc.dialect.lora_packed import MOVES, known
-from cuvilc.dialect.lora_refit import Quantised, pack, refit
+from cuvilc.dialect.lora_refit import Quantised, refit
 from cuvilc.dialect.lora_values import Loss, Part, merge
+from cuvilc.dialect.narrow import pack
 from cuvilc.dialect.passes.canonicalize import in_order
 from cuvilc.dialect.passes.context import MergedWeight, PassContext
 from cuvilc.dialect.passes.merge_lora_units import follow_units

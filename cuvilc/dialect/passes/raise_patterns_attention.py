@@ -161,21 +161,11 @@ def _build(
     operands = [q, k, v]
     if mask is not None:
         operands.append(_mask(g, mask, rank))
-    grouped = _grouped(g, operands)
-    if grouped is not None:
-        operands[0] = g.build("ai.reshape", q, shape=grouped)
+    attrs = {"scale": float(scores.scale), "causal": False, "softcap": 0.0}
     try:
-        y = g.build(
-            "ai.attention", *operands, scale=float(scores.scale), causal=False, softcap=0.0,
-            origin=origin,
-        )  # fmt: skip
+        y = _attend(g, operands, _grouped(g, operands), attrs, origin, cleaned)
     except ShapeError as error:
         raise Miss(str(error)) from None
-    if cleaned:
-        zero = g.full(0.0, (), g.type(y).dtype)
-        y = g.build("ai.where", g.build("ai.is_nan", y), zero, y)
-    if grouped is not None:
-        y = g.build("ai.reshape", y, shape=(*g.type(q).shape[:3], g.type(v).shape[3]))
     t = g.type(node.result)
     if y.type == node.result.type:
         return y
@@ -203,13 +193,24 @@ def _mask(g: Graph, mask: Value, rank: int) -> Value:
 
 def grouped_queries(g: Graph, node: Node) -> Any:
     """Single queries of heads that share a key head → as many queries of one head."""
-    q = node.operands[0]
     shape = _grouped(g, node.operands) if not node.attr("causal") else None
-    if shape is None:
-        return None
-    turned = g.build("ai.reshape", q, shape=shape)
-    y = g.build(node.name, turned, *node.operands[1:], origin=(node,), **node.attrs)
-    return g.build("ai.reshape", y, shape=g.type(node.result).shape)
+    return None if shape is None else _attend(g, node.operands, shape, node.attrs, [node])
+
+
+def _attend(
+    g: Graph, operands: Sequence[Value], grouped: Sequence[Dim] | None, attrs: dict[str, Any],
+    origin: Sequence[Node], cleaned: bool = False,
+) -> Value:  # fmt: skip
+    """Attention, with q of the shape `grouped` if there is one; `cleaned`: 0 where it gives NaN."""
+    q, k, v, *mask = operands
+    turned = q if grouped is None else g.build("ai.reshape", q, shape=grouped)
+    y: Value = g.build("ai.attention", turned, k, v, *mask, origin=origin, **attrs)
+    if cleaned:
+        zero = g.full(0.0, (), g.type(y).dtype)
+        y = g.build("ai.where", g.build("ai.is_nan", y), zero, y)
+    if grouped is not None:
+        y = g.build("ai.reshape", y, shape=(*g.type(q).shape[:3], g.type(v).shape[3]))
+    return y
 
 
 def _grouped(g: Graph, operands: Sequence[Value]) -> tuple[Dim, ...] | None:

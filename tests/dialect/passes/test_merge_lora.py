@@ -11,8 +11,9 @@ import pytest
 from cuvilc.diagnostics import CuvilError
 from cuvilc.dialect import ir
 from cuvilc.dialect.interpret import interpret
-from cuvilc.dialect.lora_refit import Quantised, pack, refit, unpack
+from cuvilc.dialect.lora_refit import Quantised, refit
 from cuvilc.dialect.lora_values import Part, merge, round_once
+from cuvilc.dialect.narrow import pack, unpack
 from cuvilc.dialect.op import OPS
 from cuvilc.dialect.passes import merge_lora
 from cuvilc.dialect.passes.context import PassContext
