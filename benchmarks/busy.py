@@ -8,7 +8,6 @@ times as long an answer takes beside the other program. Writes results.json and 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,10 +23,10 @@ if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "runtime")]
 
 from benchmarks import models
-from benchmarks.compare import DISTURBED, PACKAGES, available, in_turn, lacking, running
-from benchmarks.machine import machine, versions, wait_until_quiet
-from benchmarks.pages import command, place, write_section
-from benchmarks.peers import PEERS, QUICK
+from benchmarks.compare import DISTURBED, PACKAGES, in_turn, present, running
+from benchmarks.machine import wait_until_quiet
+from benchmarks.pages import place, write_section
+from benchmarks.report import begun, peer_option, save, timing_options
 
 
 @contextmanager
@@ -107,37 +106,20 @@ def arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--models", nargs="+", default=["minilm"], metavar="NAME")
-    add("--folder", type=Path, default=models.cache_folder(), help="of the models")
-    add("--peers", nargs="+", default=list(QUICK), choices=[*PEERS, "all"], metavar="PEER",
-        help=f"all, or of {', '.join(PEERS)} [{' '.join(QUICK)}]")  # fmt: skip
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="[all CPUs]")
-    add("--rounds", type=int, default=5)
-    add("--seconds", type=float, default=0.5, help="of a slot")
-    add("--quiet", type=float, default=5.0, help="seconds to wait for a quiet CPU")
-    add("--out", type=Path, default=ROOT / "build" / "busy")
-    add("--write", action="store_true", help="put the table into benchmarks/README.md")
-    options = parser.parse_args()
-    if "all" in options.peers:
-        options.peers = list(PEERS)
-    return options
+    peer_option(parser)
+    timing_options(parser, "busy", rounds=5, seconds=0.5, quiet=5.0)
+    return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
-    peers = available(options.peers)
-    report: dict[str, Any] = {
-        "command": command(),
-        "machine": machine(),
-        "versions": versions(PACKAGES),
-        "left_out": {peer: lacking(PEERS[peer]) for peer in options.peers if peer not in peers},
-        "results": [],
-    }
+    peers, left_out = present(options.peers)
+    report = begun(PACKAGES, left_out=left_out)
     for name in options.models:
         results = measure(models.ensure(name, options.folder), peers, options)
         report["results"].append({"model": name, "threads": options.threads, "peers": results})
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "table.md").write_text(markdown(report))
+    save(report, options.out, markdown(report))
     print(markdown(report))
     if options.write:
         write_section("busy", markdown(report))

@@ -28,10 +28,11 @@ if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "runtime")]
 
 from benchmarks import models, pages
-from benchmarks.machine import cpu_seconds, machine, versions, wait_until_quiet
-from benchmarks.pages import PAGE, command, write_section
-from benchmarks.peers import PEERS, QUICK, Peer
+from benchmarks.machine import cpu_seconds, wait_until_quiet
+from benchmarks.pages import PAGE, write_section
+from benchmarks.peers import PEERS, Peer
 from benchmarks.plot import bars
+from benchmarks.report import begun, chosen, peer_option, save, timing_options
 from benchmarks.table import markdown
 
 DISTURBED = 0.15
@@ -176,6 +177,13 @@ def available(wanted: Sequence[str], known: Mapping[str, type[Peer]] = PEERS) ->
     return [peer for peer, what in missing.items() if not what]
 
 
+def present(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The peers of `--peers` that can run here; of the others what is missing."""
+    wanted = chosen(names)
+    peers = available(wanted)
+    return peers, {peer: lacking(PEERS[peer]) for peer in wanted if peer not in peers}
+
+
 def lacking(peer: type[Peer]) -> str:
     """The first module or program of a peer that is not here; "" when all are."""
     for module in peer.needs:
@@ -192,36 +200,21 @@ def arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
-    add("--folder", type=Path, default=models.cache_folder(), help="of the models")
-    add("--peers", nargs="+", default=list(QUICK), choices=[*PEERS, "all"], metavar="PEER",
-        help=f"all, or of {', '.join(PEERS)} [{' '.join(QUICK)}]")  # fmt: skip
     add("--threads", nargs="+", type=int, default=[1, 2])
-    add("--rounds", type=int, default=7)
-    add("--seconds", type=float, default=0.5, help="of a slot")
-    add("--quiet", type=float, default=5.0, help="seconds to wait for a quiet CPU")
+    peer_option(parser)
+    timing_options(parser, "compare", rounds=7, seconds=0.5, quiet=5.0)
     add("--together", action="store_true", help="load all at once: quick, loading times are off")
-    add("--out", type=Path, default=ROOT / "build" / "compare")
     add("--json", action="store_true", help="print the report as JSON, nothing else")
     add("--readme", action="store_true", help="put table and plot into README.md")
-    add("--write", action="store_true", help="put them into benchmarks/README.md")
     add("--section", default="compare", choices=SECTIONS, help="where in it [compare]")
-    options = parser.parse_args()
-    if "all" in options.peers:
-        options.peers = list(PEERS)
-    return options
+    return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
     log = sys.stderr if options.json else sys.stdout
-    peers = available(options.peers)
-    report: dict[str, Any] = {
-        "command": command(),
-        "machine": machine(),
-        "versions": versions(PACKAGES),
-        "left_out": {peer: lacking(PEERS[peer]) for peer in options.peers if peer not in peers},
-        "results": [],
-    }
+    peers, left_out = present(options.peers)
+    report = begun(PACKAGES, left_out=left_out)
     for name in options.models:
         folder = models.ensure(name, options.folder)
         for threads in options.threads:
@@ -230,11 +223,7 @@ def main() -> int:
             line = f"{name:14} {threads} thread{'s' * (threads > 1)}  {summary(results)}"
             print(line, file=log, flush=True)
     ours = OURS if OURS in peers or not peers else peers[0]
-    text = json.dumps(report, indent=1)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(text + "\n")
-    (options.out / "table.md").write_text(markdown(report, ours))
-    (options.out / "plot.svg").write_text(bars(report, ours))
+    text = save(report, options.out, markdown(report, ours), plot=bars(report, ours))
     print(text if options.json else "\n" + markdown(report, ours))
     if options.readme:
         (ROOT / "docs" / "compare.svg").write_text(bars(report, ours))

@@ -35,9 +35,9 @@ if __name__ == "__main__":
 from benchmarks import lora_models, models
 from benchmarks.compare import measure, summary
 from benchmarks.fusion_peers import ADAPTER_LEVEL, GAIN, KERNEL_LEVEL, AsBuilt, Folded, Form
-from benchmarks.lora import overhead, problem, set_usual
-from benchmarks.machine import machine, versions
+from benchmarks.lora import overhead, problem
 from benchmarks.plot import bars
+from benchmarks.report import begun, exit_code, quick_options, save, set_usual
 
 PROGRAM = ROOT / "benchmarks" / "fusion_peers.py"
 MODELS = ("resnet18", "mobilenetv2", "minilm", "llama_decode")
@@ -183,10 +183,7 @@ def arguments() -> Any:
     add("--models", nargs="+", default=list(MODELS), choices=models.ALL, metavar="NAME")
     add("--ranks", nargs="+", type=int, default=[8])
     add("--threads", nargs="+", type=int, default=[1])
-    add("--rounds", type=int, default=None, help="[11]")
-    add("--seconds", type=float, default=None, help="of a slot [0.5]")
-    add("--quiet", type=float, default=None, help="seconds to wait for a quiet CPU [5]")
-    add("--quick", action="store_true", help="tiny models and no waiting: does it work at all?")
+    quick_options(parser)
     add("--out", type=Path, default=ROOT / "build" / "fusion-gain")
     options = parser.parse_args()
     set_usual(options, {"rounds": (11, 2), "seconds": (0.5, 0.05), "quiet": (5.0, 0.0)})
@@ -213,20 +210,13 @@ def run_all(options: Any, aside: Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     options = arguments()
-    packages = ["torch", "peft", "transformers", "numpy"]
-    report: dict[str, Any] = {"machine": machine(), "versions": versions(packages)}
+    report = begun(["torch", "peft", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as aside:
         report["results"] = run_all(options, Path(aside))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     text = "\n".join(markdown(report, level) for level in options.levels)
-    (options.out / "table.md").write_text(text)
-    for level in options.levels:
-        (options.out / f"{level}.svg").write_text(picture(report, level))
+    save(report, options.out, text, **{level: picture(report, level) for level in options.levels})
     print(f"\n{text}\nresults.json, table.md and the plots are in {options.out}")
-    wrong = problems(report)
-    print("".join(f"wrong: {line}\n" for line in wrong), end="")
-    return 1 if wrong else 0
+    return exit_code(problems(report))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ peer fails, or its answer is not torch's.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import shutil
@@ -34,7 +33,7 @@ if __name__ == "__main__":
 from benchmarks import lora_models
 from benchmarks.compare import DISTURBED, available, measure, summary
 from benchmarks.lora_peers import LORA_PEERS
-from benchmarks.machine import machine, versions
+from benchmarks.report import begun, exit_code, quick_options, save, set_usual
 
 PROGRAM = ROOT / "benchmarks" / "lora_peers.py"
 SWAP_RANK = 16
@@ -184,10 +183,7 @@ def arguments() -> Any:
     add("--peers", nargs="+", default=list(LORA_PEERS), choices=LORA_PEERS, metavar="PEER")
     add("--ranks", nargs="+", type=int, default=None, help="[8 16]; of swaps it is 16")
     add("--threads", nargs="+", type=int, default=None, help="[1 2]")
-    add("--rounds", type=int, default=None, help="[11]")
-    add("--seconds", type=float, default=None, help="of a slot [0.5]")
-    add("--quiet", type=float, default=None, help="seconds to wait for a quiet CPU [5]")
-    add("--quick", action="store_true", help="tiny models and no waiting: does it work at all?")
+    quick_options(parser)
     add("--folder", type=Path, default=None, help="where the models are kept")
     add("--out", type=Path, default=ROOT / "build" / "lora-benchmark")
     options = parser.parse_args()
@@ -197,35 +193,20 @@ def arguments() -> Any:
     return options
 
 
-def set_usual(options: Any, usual: dict[str, tuple[Any, Any]]) -> None:
-    """Options that were not given become what is usual: (in full, with --quick)."""
-    for name, (full, quick) in usual.items():
-        if getattr(options, name) is None:
-            setattr(options, name, quick if options.quick else full)
-
-
 def main() -> int:
     options = arguments()
     peers = available(options.peers, LORA_PEERS)
-    report: dict[str, Any] = {
-        "machine": machine(),
-        "versions": versions(["onnxruntime", "torch", "peft", "transformers", "numpy"]),
-        "results": [],
-    }
+    report = begun(["onnxruntime", "torch", "peft", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as aside:
         options.folder = options.folder or (Path(aside) if options.quick else None)
         for name in options.workloads:
             its = [p for p in peers if name in LORA_PEERS[p].workloads]
             for rank in [SWAP_RANK] if name == "swap" else options.ranks:
                 report["results"] += one_workload(name, rank, its, options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "table.md").write_text(markdown(report))
+    save(report, options.out, markdown(report))
     print("\n" + markdown(report))
     print(f"results.json and table.md are in {options.out}")
-    wrong = problems(report)
-    print("".join(f"wrong: {line}\n" for line in wrong), end="")
-    return 1 if wrong else 0
+    return exit_code(problems(report))
 
 
 if __name__ == "__main__":

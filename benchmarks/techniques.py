@@ -9,7 +9,6 @@ run; and the error against torch's answer. Writes results.json and table.md into
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ if __name__ == "__main__":
 
 from benchmarks import models
 from benchmarks.compare import available, measure
-from benchmarks.machine import machine, versions
-from benchmarks.pages import command, place, write_section
+from benchmarks.pages import place, write_section
+from benchmarks.report import begun, save, timing_options
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,13 @@ def main() -> int:
     add("--techniques", nargs="+", default=list(TECHNIQUES), choices=TECHNIQUES, metavar="NAME",
         help=f"of {', '.join(TECHNIQUES)}")  # fmt: skip
     add("--models", nargs="+", metavar="NAME", help="[of each technique its own]")
-    add("--folder", type=Path, default=models.cache_folder(), help="of the models")
     add("--threads", nargs="+", type=int, default=[1])
-    add("--rounds", type=int, default=5)
-    add("--seconds", type=float, default=0.3, help="of a slot")
-    add("--quiet", type=float, default=2.0, help="seconds to wait for a quiet CPU")
-    add("--out", type=Path, default=ROOT / "build" / "techniques")
-    add("--write", action="store_true", help="put the table into benchmarks/README.md")
+    timing_options(parser, "techniques", rounds=5, seconds=0.3, quiet=2.0)
     options = parser.parse_args()
 
     if not available(["cuvil"]):
         return 1
-    report: dict[str, Any] = {"command": command(), "machine": machine(), "results": []}
-    report["versions"] = versions(["apache-tvm", "numpy"])
+    report = begun(["apache-tvm", "numpy"])
     for name in options.techniques:
         technique = TECHNIQUES[name]
         for model in options.models or technique.models:
@@ -128,9 +121,7 @@ def main() -> int:
                 found = measure(folder, threads, [technique.without, technique.of], options)
                 row = {"technique": name, "model": model, "threads": threads, "peers": found}
                 report["results"].append(row)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "table.md").write_text(markdown(report))
+    save(report, options.out, markdown(report))
     print(markdown(report))
     if options.write:
         write_section("techniques", markdown(report))
