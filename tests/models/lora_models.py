@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import peft
 import torch
 import transformers
 from torch import nn
+
+from cuvilc.driver import BuildRequest, build
 
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 
@@ -133,6 +135,13 @@ def export_module(module: nn.Module, x: torch.Tensor, path: Path, dynamo: bool) 
             module, (x,), str(path), dynamo=dynamo, input_names=["x"], output_names=["y"],
             verbose=False,
         )  # fmt: skip
+
+
+def package_of(folder: Path, package: Path, mode: str, names: Sequence[str]) -> Path:
+    """The package of a folder's model.onnx with adapters that lie beside it under their names."""
+    places = [(folder / name, name) for name in names]
+    build(BuildRequest(folder / "model.onnx", package, vectors=0, lora=mode, adapters=places))
+    return package
 
 
 def prepared(

@@ -84,18 +84,10 @@ class Headed:
 
     def build(self, mode: str, *adapters: str) -> Path:
         package = self.folder / f"{mode}-{len(adapters)}.cuvil"
-        places = [(self.folder / name, name) for name in adapters]
-        build(BuildRequest(self.folder / "model.onnx", package, vectors=0, lora=mode,
-                           adapters=places))  # fmt: skip
-        return package
+        return lora_models.package_of(self.folder, package, mode, adapters)
 
     def check(self, found: np.ndarray, wanted: np.ndarray) -> None:
         assert not mismatch(found, wanted.astype(np.float32))
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["dynamo", "torchscript"])
-def exporter(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 @pytest.fixture(scope="module", params=list(CASES))

@@ -4,6 +4,7 @@ bf16` makes. What an adapter puts there is W + ΔW, rounded once. The truth is N
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ def _package(folder: Path, path: Path, precision: str, *modules: str) -> Path:
     return package
 
 
+def _sum_of_products(dtype: Any) -> Callable[[int], np.ndarray]:
+    """By seed (0: none) of an adapter, what the two layers with weights of this dtype give."""
+
+    def truth(seed: int) -> np.ndarray:
+        total = np.zeros((len(X), N))
+        for module, w in (("one", ONE), ("two", TWO)):
+            change = _delta(module, seed) if seed else 0
+            total += X @ _rounded(_rounded(w, dtype) + change, dtype).T
+        return total
+
+    return truth
+
+
 def _check(package: Path, x: np.ndarray, truth: Any, dtype: str) -> None:
     """The base, both adapters and back; each always the same bits."""
     model = cuvil.load(package)
@@ -113,31 +127,15 @@ def test_a_model_of_16_bits(tmp_path: Path, form: str) -> None:
     dtype, code = FORMS[form]
     package = _package(tmp_path, _products(tmp_path, dtype, code), "", "one", "two")
 
-    def truth(seed: int) -> np.ndarray:
-        total = np.zeros((len(X), N))
-        for module, w in (("one", ONE), ("two", TWO)):
-            change = _delta(module, seed) if seed else 0
-            total += X @ _rounded(_rounded(w, dtype) + change, dtype).T
-        return total
-
-    _check(package, X, truth, form)
+    _check(package, X, _sum_of_products(dtype), form)
 
 
 def test_products_that_are_made_bfloat16(tmp_path: Path) -> None:
     """x is in bfloat16 already: sums are exact but for float32's, so one rounding of a weight too
     many would show.
     """
-    bf16 = ml_dtypes.bfloat16
     package = _package(tmp_path, _products(tmp_path), "bf16", "one", "two")
-
-    def truth(seed: int) -> np.ndarray:
-        total = np.zeros((len(X), N))
-        for module, w in (("one", ONE), ("two", TWO)):
-            change = _delta(module, seed) if seed else 0
-            total += X @ _rounded(_rounded(w, bf16) + change, bf16).T
-        return total
-
-    _check(package, X, truth, "float32")
+    _check(package, X, _sum_of_products(ml_dtypes.bfloat16), "float32")
 
 
 def test_a_convolution_that_is_made_bfloat16(tmp_path: Path) -> None:

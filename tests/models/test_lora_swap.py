@@ -49,11 +49,6 @@ class Swapped:
         return found
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["dynamo", "torchscript"])
-def exporter(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
 @pytest.fixture(scope="module", params=list(lora_models.MODELS))
 def swapped(request: pytest.FixtureRequest, exporter: bool, tmp_path_factory: Any) -> Swapped:
     name = request.param

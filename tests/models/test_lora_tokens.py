@@ -73,16 +73,7 @@ class Trained:
         return found.astype(np.float32)
 
     def build(self, mode: str, *names: str) -> Path:
-        package = self.folder / f"{mode}.cuvil"
-        places = [(self.folder / name, name) for name in names]
-        build(BuildRequest(self.folder / "model.onnx", package, vectors=0, lora=mode,
-                           adapters=places))  # fmt: skip
-        return package
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["dynamo", "torchscript"])
-def exporter(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+        return lora_models.package_of(self.folder, self.folder / f"{mode}.cuvil", mode, names)
 
 
 @pytest.fixture(scope="module", params=list(CASES))
