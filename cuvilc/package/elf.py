@@ -15,6 +15,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import BinaryIO
 
+from cuvilc.package.blocks import HUGE_PAGE
+
 SEGMENT_ALIGN = 1 << 16
 
 _HEADER = Struct("<16sHHIQQQIHHHHHH")
@@ -142,7 +144,8 @@ def _with_image(
         if s.memsz < s.filesz or s.offset + s.filesz > library_bytes:
             raise ElfError("a PT_LOAD segment lies outside the file")
     vaddr = _align(loads[-1].vaddr + loads[-1].memsz)
-    image = Segment(PT_LOAD, _PF_R, offset, vaddr, vaddr, size_bytes, size_bytes, SEGMENT_ALIGN)
+    vaddr += (offset - vaddr) % HUGE_PAGE  # multiples of it in the file lie at such in memory
+    image = Segment(PT_LOAD, _PF_R, offset, vaddr, vaddr, size_bytes, size_bytes, HUGE_PAGE)
     del table[notes[-1]]
     # The loader takes the last PT_LOAD of the table for the end of the library: keep them in order.
     last = max(i for i, s in enumerate(table) if s.type == PT_LOAD)

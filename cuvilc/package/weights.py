@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuvilc.diagnostics import fail
+from cuvilc.package.blocks import BlockWriter
 from cuvilc.package.codes import BAD_PLAN
 
 WEIGHT_ALIGN = 64
@@ -107,10 +108,13 @@ class _Hasher:
 
 
 class WeightsWriter:
-    """Appends weights to `file`, open for reading and writing, from the section's start on."""
+    """Appends weights to `file`, on disk, open for reading and writing, from the section's start
+    on.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._blocks = BlockWriter(file)
         self._start = file.tell()
         self._size_bytes = 0
         self._hasher = _Hasher()
@@ -132,19 +136,19 @@ class WeightsWriter:
         return offset
 
     def finish(self) -> WeightsSummary:
+        self._blocks.flush()
         return WeightsSummary(self._hasher.finish(), self._size_bytes, self._count)
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
+        self._blocks.write(data)
         self._hasher.update(data)
         self._size_bytes += len(data)
 
     def _equals(self, offset: int, data: NDArray[np.uint8]) -> bool:
         """Whether the stored bytes at `offset` are `data`; fingerprints only made that likely."""
+        self._blocks.flush()
         self._file.seek(self._start + offset)
-        equal = all(self._file.read(len(chunk)) == chunk for chunk in _chunks(data))
-        self._file.seek(self._start + self._size_bytes)
-        return equal
+        return all(self._file.read(len(chunk)) == chunk for chunk in _chunks(data))
 
 
 def _as_bytes(key: str, weight: Weight) -> NDArray[np.uint8]:

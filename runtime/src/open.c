@@ -130,6 +130,8 @@ cuvil_status cuvil_open(const char *level, cuvil_model **result)
         status = cuvil_image_check(model);
     if (status == CUVIL_OK)
         status = choose_level(model, level);
+    if (status == CUVIL_OK) /* read from the disk as such, too */
+        cuvil_prefer_huge_pages((void *)(uintptr_t)model->weights, model->weight_bytes);
     if (status == CUVIL_OK) /* only these move from run to run */
         status = find_operands(model, is_io, &model->io_operands, &model->io_operand_count);
     if (status == CUVIL_OK)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cuvilc.package.blocks import HUGE_PAGE
 from cuvilc.package.elf import (
     SEGMENT_ALIGN,
     ElfError,
@@ -63,6 +64,8 @@ def test_the_loader_maps_the_appended_bytes(tmp_path: Path) -> None:
     assert ctypes.string_at(address, len(payload)) == payload
     maps = Path("/proc/self/maps").read_text()
     [line] = [x for x in maps.splitlines() if x.startswith(f"{address:x}-".rjust(13, "0"))]
+    offset = int(line.split()[2], 16)
+    assert address % HUGE_PAGE == offset % HUGE_PAGE, "huge pages cannot map it"
     assert " r--p " in line, "the weights are mapped read-only"
 
 
@@ -78,8 +81,9 @@ def test_one_note_becomes_the_last_load(tmp_path: Path, flags: tuple[str, ...]) 
     assert len(kept) == len(before) - 1
     assert sum(s.type == NOTE for s in after) == sum(s.type == NOTE for s in before) - 1
     *others, image = [s for s in after if s.type == LOAD]
-    assert (image.flags, image.filesz, image.memsz, image.align) == (4, 99, 99, SEGMENT_ALIGN)
-    assert image.offset % SEGMENT_ALIGN == image.vaddr % SEGMENT_ALIGN == 0
+    assert (image.flags, image.filesz, image.memsz, image.align) == (4, 99, 99, HUGE_PAGE)
+    assert image.offset % SEGMENT_ALIGN == 0
+    assert image.offset % HUGE_PAGE == image.vaddr % HUGE_PAGE
     assert all(s.vaddr + s.memsz <= image.vaddr for s in others)
     assert image.offset >= len(library)
 

@@ -10,8 +10,8 @@ import struct
 import subprocess
 import tracemalloc
 import zlib
-from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -36,13 +36,14 @@ FEATURES = {"sse3": 0, "avx2": 5}
 
 
 def write(plan: Plan, weights: Weights, prefix: bytes = b"") -> bytes:
-    file = BytesIO(prefix)
-    file.seek(len(prefix))
     check_plan(plan, weights, FEATURES)
-    with WeightsAhead(weights, weight_order(plan)) as ahead:
-        summary = write_image(file, plan, ahead, FEATURES, lambda w: w.sha256.encode())
-    assert file.tell() == len(file.getvalue()) == len(prefix) + summary.size_bytes
-    return file.getvalue()[len(prefix) :]
+    with TemporaryFile() as file:
+        file.write(prefix)
+        with WeightsAhead(weights, weight_order(plan)) as ahead:
+            summary = write_image(file, plan, ahead, FEATURES, lambda w: w.sha256.encode())
+        assert file.tell() == file.seek(0, 2) == len(prefix) + summary.size_bytes
+        file.seek(len(prefix))
+        return file.read()
 
 
 class Image:

@@ -221,10 +221,14 @@ class FailingFile:
     def __init__(self, file: Any) -> None:
         self._file = file
 
+    @classmethod
+    def count(cls) -> None:
+        cls.writes += 1
+        if cls.writes > cls.fails_at:
+            raise OSError(cls.number, os.strerror(cls.number))
+
     def write(self, data: bytes) -> int:
-        FailingFile.writes += 1
-        if FailingFile.writes > FailingFile.fails_at:
-            raise OSError(self.number, os.strerror(self.number))
+        self.count()
         return int(self._file.write(data))
 
     def __getattr__(self, name: str) -> Any:
@@ -247,7 +251,11 @@ def test_a_failing_disk_leaves_all_as_it_was(
     path = tmp_path / "a.cuvil"
     write(path)
     before = contents(path)
-    real = Path.open
+    real, write_pieces = Path.open, os.pwritev
+
+    def failing_pieces(*arguments: Any) -> int:
+        FailingFile.count()
+        return write_pieces(*arguments)
 
     def failing(self: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
         file = real(self, mode, *rest, **more)
@@ -255,6 +263,7 @@ def test_a_failing_disk_leaves_all_as_it_was(
         return FailingFile(file) if in_package and mode != "rb" else file
 
     monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr(os, "pwritev", failing_pieces)
     monkeypatch.setattr(FailingFile, "writes", 0)
     monkeypatch.setattr(FailingFile, "fails_at", fails_at)
     monkeypatch.setattr(FailingFile, "number", number)
