@@ -69,17 +69,18 @@ class _BatchOfOne:
 
     def run(self, feeds: Any, out: Any = None) -> Any:
         """As Model.run."""
-        rows = len(next(iter(feeds.values())))
-        return self._model.run(feeds, out, adapters=[self._adapter] * rows)
+        return self._model.run(feeds, out, adapters=self._rows(feeds))
 
     def trace(self, feeds: Any) -> Any:
-        """CUV612: steps are told apart without adapters only."""
-        raise fail(
-            NO_ADAPTER, "steps of a run with adapters of a batch are not timed one by one",
-            help="leave --profile, --trace or --use out",
-        )  # fmt: skip
+        """As Model.trace."""
+        return self._model.trace(feeds, adapters=self._rows(feeds))
 
-    profile = trace
+    def profile(self, feeds: Any, runs: int = 10) -> Any:
+        """As Model.profile."""
+        return self._model.profile(feeds, runs, adapters=self._rows(feeds))
+
+    def _rows(self, feeds: Any) -> list[str]:
+        return [self._adapter] * len(next(iter(feeds.values())))
 
 
 def import_runtime() -> Any:

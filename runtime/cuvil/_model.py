@@ -154,9 +154,13 @@ class Model:
                 self._choose(context, tenant, adapters)
             return self._run(context, feeds, out or {})
         finally:
-            if context.has_adapters:
-                self._choose(context, None, ())
-            self._give(context)
+            self._release(context)
+
+    def _release(self, context: Context) -> None:
+        """Give a context back, without the adapters of its run."""
+        if context.has_adapters:
+            self._choose(context, None, ())
+        self._give(context)
 
     def _choose(
         self, context: Context, tenant: c_void_p | None, adapters: Sequence[str | None]
@@ -265,8 +269,10 @@ class Model:
         self._check_names(feeds, self.inputs, "input")
         return {port.name: self._array(port, feeds) for port in self.inputs}
 
-    def trace(self, feeds: Mapping[str, Any]) -> list[Event]:
-        """Run once and return what each step took."""
+    def trace(
+        self, feeds: Mapping[str, Any], *, adapters: Sequence[str | None] = ()
+    ) -> list[Event]:
+        """Run once and return what each step took. `adapters`: as for `run`."""
         events: list[Event] = []
 
         def record(pointer: Any, _: Any) -> None:
@@ -278,16 +284,20 @@ class Model:
         context = self._take()
         try:
             self._library.check(self._library.set_probe(context.handle, probe, None))
+            if adapters:
+                self._choose(context, None, adapters)
             self._run(context, feeds, {})
         finally:
             self._library.set_probe(context.handle, _native.PROBE(), None)
-            self._give(context)
+            self._release(context)
         return events
 
-    def profile(self, feeds: Mapping[str, Any], runs: int = 10) -> Profile:
+    def profile(
+        self, feeds: Mapping[str, Any], runs: int = 10, *, adapters: Sequence[str | None] = ()
+    ) -> Profile:
         """Median time of each step over `runs` runs, after one to warm up."""
-        self.run(feeds)
-        return Profile.of([self.trace(feeds) for _ in range(runs)])
+        self.run(feeds, adapters=adapters)
+        return Profile.of([self.trace(feeds, adapters=adapters) for _ in range(runs)])
 
     def close(self) -> None:
         """Free memory and threads, unload the library. Else done when the model is collected."""

@@ -127,7 +127,10 @@ def test_run_and_bench_with_an_adapter(cuvilc, package, tmp_path, mode) -> None:
     refusal = refused(cuvilc, 2, "run", "m.cuvil", "--inputs", "in.npz", "--use", "slq")
     assert "CUV612" in refusal and "loaded: sql" in refusal
     profiled = cuvilc("bench", "m.cuvil", "--seconds", "0.01", "--use", "sql", "--profile")
-    assert profiled.code == (0 if mode == "swap" else 2), profiled.err
+    assert profiled.code == 0, profiled.err
+    assert ("lora_shrink" in profiled.out) == (mode == "batch")
+    cuvilc.ok("bench", "m.cuvil", "--seconds", "0", "--use", "sql", "--trace", "t.json")
+    assert ("lora_shrink" in (tmp_path / "t.json").read_text()) == (mode == "batch")
 
 
 @pytest.mark.parametrize("mode", ["swap", "batch"])
