@@ -133,6 +133,21 @@ def test_a_layer_of_a_branch(tmp_path: Path) -> None:
     exchanged.close()
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_behind_a_transpose(tmp_path: Path, bias: bool) -> None:
+    """Channels first, as convolutions leave them, which a product reads as they lie."""
+    nodes = [node("Transpose", "x", "t", perm=[0, 2, 1]),
+             node("MatMul", "t cell.weight", "p", "/cell/MatMul"),
+             node("Add", "p shift", "y") if bias else node("Tanh", "p", "y")]  # fmt: skip
+    path = _save(tmp_path, nodes, ["b", K, "t"], shift=values(K, seed=3))
+    x = values(B, K, T, seed=5)
+    wanted = []
+    for row, name in zip(x, NAMES, strict=True):
+        y = row.T.astype(np.float64) @ (W + _delta(name))
+        wanted.append(y + values(K, seed=3) if bias else np.tanh(y))
+    assert not mismatch(_run(_packed(tmp_path, path), x), np.array(wanted).astype(np.float32))
+
+
 def _loop(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Three rounds of nodes from `h` to `h1`, from x on; their condition is kept."""
     body = helper.make_graph(

@@ -43,6 +43,9 @@ def run(program: Program, context: PassContext) -> None:
         weights = [o for o in operations if o.name == "ai.parameter" and ir.attrs(o)["batched"]]
         if not weights or "hidden_inputs" in main.attributes:
             return
+        for weight in weights:
+            for reader, place in ir.uses(weight.results[0]):
+                _straighten(reader, place)
         hidden = _Hidden(program, main, weights)
         for number, weight in enumerate(weights):
             weight.attributes["table"] = write_attr(number)
@@ -82,13 +85,25 @@ class _Hidden:
         ir.retype_function(main)
 
 
+def _straighten(use: Operation, place: int) -> None:
+    """A product of a transposed operand with a weight reads its transpose: rows have adapters."""
+    if use.name != "ai.matmul" or place != 1 or not ir.attrs(use)["transpose_a"]:
+        return
+    x, w = use.operands
+    axes = range(ir.type_of(x).rank)
+    with ir.before(use):
+        turned = ir.build("ai.transpose", x, perm=(*axes[:-2], axes[-1], axes[-2]))
+        y = ir.build("ai.matmul", turned, w, transpose_b=ir.attrs(use)["transpose_b"])
+    ir.replace(use, y)
+
+
 def _multiply(program: Program, use: Operation, place: int, hidden: _Hidden, number: int) -> None:
     """A product with the weight becomes one whose rows have adapters."""
-    attrs = {"transpose_a": False, "transpose_b": False, **ir.attrs(use)}
+    attrs = {"transpose_b": False, **ir.attrs(use)}
     weight = ir.defining(use.operands[place])
     assert weight is not None
     outputs = 0 if attrs["transpose_b"] else 1
-    if use.name != "ai.matmul" or place != 1 or attrs["transpose_a"]:
+    if use.name != "ai.matmul" or place != 1:
         raise _no_place(program, f"{use.name} reads a weight that adapters change", use)
     if ir.attrs(weight)["out_axis"] != outputs or ir.type_of(use.operands[1]).rank != 2:
         raise _no_place(program, "the outputs of the weight are not those of the product", use)
