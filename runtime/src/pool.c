@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -33,6 +34,10 @@
 #define SHARE 2
 /* Longer than the gap between steps of one run, shorter than a time slice. */
 #define SPIN_NS 30000u
+/* A worker offers its core to others this often, between jobs, where nobody waits for it. Else, on a
+ * core that another program wants too, its time slice ends within a piece, and the caller waits for
+ * the other program's slice. */
+#define YIELD_NS 400000u
 #define STACK_BYTES (512u << 10) /* under 2 MiB, lest a transparent huge page back it */
 
 typedef struct {
@@ -145,12 +150,18 @@ static void *worker_main(void *argument)
     worker *self = argument;
     cuvil_pool *pool = self->pool;
     uint32_t seen = 0;
+    uint64_t yielded = now_ns();
     for (;;) {
+        if (now_ns() - yielded > YIELD_NS) {
+            sched_yield();
+            yielded = now_ns();
+        }
         if (!spin(pool, &pool->epoch, UINT32_MAX, seen)) {
             /* Announced before the futex looks at epoch again, so the caller cannot miss it. */
             atomic_fetch_add(&pool->sleepers, 1);
             futex_wait(&pool->epoch, seen);
             atomic_fetch_sub(&pool->sleepers, 1);
+            yielded = now_ns();
         }
         uint32_t epoch = atomic_load_explicit(&pool->epoch, memory_order_acquire);
         if (atomic_load_explicit(&pool->stopping, memory_order_relaxed))
