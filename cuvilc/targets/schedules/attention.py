@@ -23,15 +23,18 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.attention_tile import outer_product
 from cuvilc.targets.schedules.elementwise_loops import sweep
-from cuvilc.targets.schedules.microkernel import lesser
+from cuvilc.targets.schedules.microkernel import balanced, first_of, lesser
 from cuvilc.targets.schedules.reduction_fold import Fold
 from cuvilc.targets.schedules.row_sums import row_sums
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import as_expr, const, is_load, var
 
 _KEYS = 64  # keys of a block
-_CHUNK = 48  # query rows of a task
+_CHUNK = 96  # query rows of a task at most: kᵀ is packed for each chunk anew
 _TILE = 6  # query rows whose accumulators are in registers together
+# A row's base stays while its maximum exceeds it by no more: e⁸ is far from any limit, and the sums
+# so far need not be scaled for every block.
+_SLACK = 8.0
 _FEW = 2  # queries for which packing kᵀ costs more than it spares
 _MOVES = ("ai.transpose", "ai.reshape")
 
@@ -88,7 +91,8 @@ class _Attention:
         self.vectors = 4 if chip.registers >= 32 else 2
         queries = self.queries if isinstance(self.queries, int) else _CHUNK
         self.tile = min(_TILE, queries) or _TILE
-        self.chunk = max(min(_CHUNK, -(-queries // self.tile) * self.tile), self.tile)
+        tiles = max(-(-queries // self.tile), 1)
+        self.chunk = balanced(tiles, _CHUNK // self.tile)[0] * self.tile
 
     def build(self) -> Scheduled:
         tasks = product([self.batch, self.heads, ceildiv(self.queries, self.chunk)])
@@ -226,21 +230,31 @@ class _Attention:
         return isinstance(found, tirx.IntImm) and found.value == 1
 
     def _score(self) -> None:
-        """scores[r, t] = q[r]·k[t], tile by tile."""
+        """scores[r, t] = q[r]·k[t]. What is beyond the last key nothing reads."""
+        b, n = self.b, self.lanes
+        across = min(self.vectors * n, _KEYS)
+
+        def vectors(at_once: int) -> None:
+            width = at_once * n
+            across = b.let(tirx.floordiv(self.count + (width - 1), const(width)))
+            with b.loop(self.tiles) as i, b.loop(across) as j:
+                self._score_tile(b.let(i * self.tile), b.let(j * width), at_once)
+
+        most = as_expr(self.count) > _KEYS - n
+        first_of(b, [(most, lambda: vectors(across // n)), (None, lambda: vectors(1))])
+
+    def _score_tile(self, row: Any, t: Any, vectors: int) -> None:
         b, depth = self.b, self.b.scalar(self.depth)
-        across = min(self.vectors * self.lanes, _KEYS)
-        with b.loop(self.tiles) as i, b.loop(_KEYS // across) as j:
-            row, t = i * self.tile, j * across
-            outer_product(
-                b, self.tile, across // self.lanes, self.lanes, depth, self.dtype,
-                lambda r, d: b.load(self.packed_q, (row + r) * depth + d),
-                lambda d, c: b.load(self.packed_k, d * _KEYS + (t + c)),
-                None,
-                lambda r, c, value: b.store(self.scores, (row + r) * _KEYS + (t + c), value),
-            )  # fmt: skip
+        outer_product(
+            b, self.tile, vectors, self.lanes, depth, self.dtype,
+            lambda r, d: b.load(self.packed_q, (row + r) * depth + d),
+            lambda d, c: b.load(self.packed_k, d * _KEYS + (t + c)),
+            None,
+            lambda r, c, value: b.store(self.scores, (row + r) * _KEYS + (t + c), value),
+        )  # fmt: skip
 
     def _soften(self, r: Any) -> None:
-        """Scores of a row become exponentials; its maximum, sum and p·v move to the new maximum."""
+        """Scores of a row become exponentials; where its base moves, its sum and p·v move too."""
         b, k, dtype = self.b, self.k, self.dtype
         s = b.let(self.first + r)
         count = self.count
@@ -251,15 +265,17 @@ class _Attention:
 
         def score(t: Any, place: Any) -> None:
             value = k.let(self._masked(b.load(self.scores, r * _KEYS + t), s, t))
-            b.store(self.scores, r * _KEYS + t, value)
+            if self._masks:
+                b.store(self.scores, r * _KEYS + t, value)
             highest.add(place, value)
 
         sweep(self.emitter, 0, count, self.lanes, unroll, score)
         old, block = b.let(b.load(self.top, r)), highest.total()
-        new = b.let(tirx.Select(old < block, block, old))
+        new = b.let(tirx.Select(old + const(_SLACK, dtype) < block, block, old))
+        with b.when(old < new):
+            self._move(r, old, new)
         low = const(float("-inf"), dtype)
         base = b.let(tirx.Select(new > low, new, const(0.0, dtype)))
-        share = b.let(k.exp_below(old - base))
         added = Fold(k, "sum", dtype, self.lanes, unroll)
 
         def weigh(t: Any, place: Any) -> None:
@@ -271,10 +287,15 @@ class _Attention:
         if self.attrs["causal"]:
             with b.loop(self.count - count) as t:
                 b.store(self.scores, r * _KEYS + (t + count), const(0.0, dtype))
-        b.store(self.total, r, b.load(self.total, r) * share + added.total())
+        b.store(self.total, r, b.load(self.total, r) + added.total())
+
+    def _move(self, r: Any, old: Any, new: Any) -> None:
+        """The row's base becomes `new`."""
+        b = self.b
+        share = b.let(self.k.exp_below(old - new))
+        b.store(self.total, r, b.load(self.total, r) * share)
         b.store(self.top, r, new)
-        with b.when(share < const(1.0, dtype)):
-            self._shrink(r, share)
+        self._shrink(r, share)
 
     def _shrink(self, r: Any, share: Any) -> None:
         """sums[r, e] *= share."""
@@ -284,6 +305,10 @@ class _Attention:
             b.store(self.sums, r * features + e, b.load(self.sums, r * features + e) * share)
 
         sweep(self.emitter, 0, features, self.lanes, 1, shrink)
+
+    @property
+    def _masks(self) -> bool:
+        return bool(self.attrs["softcap"]) or self.mask is not None
 
     def _masked(self, value: Any, s: Any, t: Any) -> Any:
         k, cap = self.k, self.attrs["softcap"]
