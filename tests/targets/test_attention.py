@@ -107,6 +107,19 @@ def test_hidden_keys(chip):
         compare(program, {**feeds, "x3": mask}, chip, attention.schedule)
 
 
+@pytest.mark.parametrize("growth", [-40.0, -3.0, 3.0, 7.9, 9.0, 40.0, 100.0])
+@on_chips
+def test_scores_that_grow(growth, chip):
+    """From block to block, by less or more than what a row's base puts up with."""
+    rng = np.random.default_rng(0)
+    q, v = np.ones((1, 1, 7, 16)), rng.normal(size=(1, 1, 300, 16))
+    k = rng.normal(size=(1, 1, 300, 16)) + (np.arange(300) * growth / 64 / 16)[:, None]
+    feeds = {f"x{n}": a.astype(np.float32) for n, a in enumerate((q, k, v))}
+    types = [tensor("1,1,7,16"), tensor("1,1,300,16"), tensor("1,1,300,16")]
+    program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=1.0))
+    compare(program, feeds, chip, attention.schedule)
+
+
 def test_projections_in_and_out():
     """Heads cut out of one fused projection, and put back beside each other."""
     s = parse("s")

@@ -191,6 +191,16 @@ def _mask(g: Graph, mask: Value, rank: int) -> Value:
     return g.build("ai.reshape", mask, shape=(shape[0], 1, *shape[1:]))
 
 
+def needless_mask(g: Graph, node: Node) -> Any:
+    """A constant mask that hides nothing → none: exporters write one where the model has none."""
+    q, k, v, *mask = node.operands
+    if not mask or g.producer(mask[0], "ai.constant") is None:
+        return None
+    values = g.program.weight_array(mask[0])
+    hides = not values.all() if values.dtype == bool else values.any()
+    return None if hides else g.build("ai.attention", q, k, v, origin=(node,), **node.attrs)
+
+
 def grouped_queries(g: Graph, node: Node) -> Any:
     """Single queries of heads that share a key head → as many queries of one head."""
     shape = _grouped(g, node.operands) if not node.attr("causal") else None
@@ -253,5 +263,5 @@ def _before_repeat(g: Graph, x: Value) -> Value | None:
 
 RULES: dict[str, tuple[Rewrite, ...]] = {
     "ai.matmul": (attention,),
-    "ai.attention": (grouped_queries,),
+    "ai.attention": (needless_mask, grouped_queries),
 }

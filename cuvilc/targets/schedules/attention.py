@@ -29,25 +29,31 @@ from cuvilc.targets.schedules.row_sums import row_sums
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import as_expr, const, is_load, var
 
-_KEYS = 64  # keys of a block
+KEYS = 64  # keys of a block
 _CHUNK = 96  # query rows of a task at most: kᵀ is packed for each chunk anew
 _TILE = 6  # query rows whose accumulators are in registers together
 # A row's base stays while its maximum exceeds it by no more: e⁸ is far from any limit, and the sums
 # so far need not be scaled for every block.
 _SLACK = 8.0
-_FEW = 2  # queries for which packing kᵀ costs more than it spares
+FEW = 2  # queries for which packing kᵀ costs more than it spares
 _MOVES = ("ai.transpose", "ai.reshape")
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """Takes regions with one ai.attention."""
+    parts = parts_of(region)
+    return vectorized(lambda vector: Attention(region, *parts, chip, name, vector).build())
+
+
+def parts_of(region: Region) -> tuple[Any, tuple[Any, list[Any]]]:
+    """(the attention, what the loops compute at its index and what then moves it). Raises Miss."""
     anchors = region.named("ai.attention")
     if len(anchors) != 1:
         raise Miss(f"{len(anchors)} attentions, not one")
     (anchor,) = anchors
     ending = _moves(region, anchor)
     region.need_elements(anchor)
-    return vectorized(lambda vector: _Attention(region, anchor, ending, chip, name, vector).build())
+    return anchor, ending
 
 
 def _moves(region: Region, anchor: Any) -> tuple[Any, list[Any]]:
@@ -64,7 +70,7 @@ def _moves(region: Region, anchor: Any) -> tuple[Any, list[Any]]:
     return value, chain
 
 
-class _Attention:
+class Attention:
     """One kernel. Buffers in scratch: queries, kᵀ, scores, sums of p·v, maxima and sums of rows."""
 
     def __init__(
@@ -72,7 +78,7 @@ class _Attention:
         region: Region, anchor: Any, ending: tuple[Any, list[Any]], chip: Chip, name: str,
         vector: bool,
     ) -> None:  # fmt: skip
-        self.region, self.attrs = region, ir.attrs(anchor)
+        self.region, self.chip, self.attrs = region, chip, ir.attrs(anchor)
         self.result, self.moves = ending
         self.element: Any = None  # attention's element at the place that `_finish` is at
         self.emitter = Emitter(region, name)
@@ -107,8 +113,8 @@ class _Attention:
     def _allocate(self) -> None:
         b, dtype = self.b, self.dtype
         self.packed_q = b.scratch(self.depth * self.chunk, dtype)
-        self.packed_k = b.scratch(self.depth * _KEYS, dtype)
-        self.scores = b.scratch(self.chunk * _KEYS, dtype)
+        self.packed_k = b.scratch(self.depth * KEYS, dtype)
+        self.scores = b.scratch(self.chunk * KEYS, dtype)
         self.sums = b.scratch(self.features * self.chunk, dtype)
         self.top = b.scratch(self.chunk, dtype)
         self.total = b.scratch(self.chunk, dtype)
@@ -128,9 +134,9 @@ class _Attention:
         self._start(queries)
         keys = as_expr(b.scalar(self.keys))
         seen = tirx.min(keys, self.first + self.rows) if self.attrs["causal"] else keys
-        with b.loop(b.let(tirx.floordiv(seen + (_KEYS - 1), const(_KEYS)))) as block:
-            self.key0 = b.let(block * _KEYS)
-            self.count = b.let(tirx.min(keys - self.key0, const(_KEYS)))
+        with b.loop(b.let(tirx.floordiv(seen + (KEYS - 1), const(KEYS)))) as block:
+            self.key0 = b.let(block * KEYS)
+            self.count = b.let(tirx.min(keys - self.key0, const(KEYS)))
             if self._are_few():
                 self._score_few()
             else:
@@ -145,15 +151,11 @@ class _Attention:
     def _start(self, queries: Any) -> None:
         """Scaled queries row by row; rows up to a whole tile repeat the last one."""
         b = self.b
-        depth, features = b.scalar(self.depth), b.scalar(self.features)
+        features = b.scalar(self.features)
         with b.loop(self.tiles * self.tile) as r:
             s = b.let(tirx.min(self.first + r, queries - const(1)))
 
-            def copy(d: Any, _: Any) -> None:
-                value = self.q[(*self.at, s, d)] * const(self.attrs["scale"], self.dtype)
-                b.store(self.packed_q, r * depth + d, value)
-
-            sweep(self.emitter, 0, depth, self.lanes, 1, copy)
+            self._copy_query(r, s)
             zero = const(0.0, self.dtype)
 
             def clear(e: Any, _: Any) -> None:
@@ -163,13 +165,28 @@ class _Attention:
             b.store(self.top, r, const(float("-inf"), self.dtype))
             b.store(self.total, r, zero)
 
+    def _query(self, s: Any, d: Any) -> Any:
+        return self.q[(*self.at, s, d)] * const(self.attrs["scale"], self.dtype)
+
+    def _copy_query(self, r: Any, s: Any) -> None:
+        """packed_q[r] = scale · q[s]."""
+        depth = self.b.scalar(self.depth)
+
+        def copy(d: Any, _: Any) -> None:
+            self.b.store(self.packed_q, r * depth + d, self._query(s, d))
+
+        sweep(self.emitter, 0, depth, self.lanes, 1, copy)
+
     def _key(self, t: Any, d: Any) -> Any:
         return self.key[(self.at[0], self.group, self.key0 + t, d)]
+
+    def _value(self, t: Any, e: Any) -> Any:
+        return self.v[(self.at[0], self.group, self.key0 + t, e)]
 
     def _are_few(self) -> bool:
         """Whether the queries are so few, and k such that it can be read as it lies."""
         depth, n = self.depth, self.lanes
-        few = isinstance(self.queries, int) and 0 < self.queries <= _FEW
+        few = isinstance(self.queries, int) and 0 < self.queries <= FEW
         whole = isinstance(depth, int) and depth > 0 and depth % n == 0
         return few and whole and self.dtype == "float32" and self._is_plain()
 
@@ -198,7 +215,7 @@ class _Attention:
                             for d in range(0, depth, n)
                         ]
                         b.store(sums, t * n + lane, sum(terms[1:], terms[0]))
-                row_sums(b, n, sums, (self.scores, r * _KEYS + first))
+                row_sums(b, n, sums, (self.scores, r * KEYS + first))
 
     def _pack_keys(self) -> None:
         """packed_k[d, t] = k[t, d] of this block."""
@@ -212,15 +229,15 @@ class _Attention:
                 here, below = self._key(t, d), self._key(t + 1, d)
                 step = below.indices[0] - here.indices[0]
                 source = (here.source, here.indices[0], step)
-                transpose_block(b, n, source, (self.packed_k, d * _KEYS + t, const(_KEYS)))
+                transpose_block(b, n, source, (self.packed_k, d * KEYS + t, const(KEYS)))
             done = b.let(tirx.floordiv(self.count, const(n)) * n)
         else:
             whole = 0
         with b.loop(self.count) as t, b.loop(b.scalar(depth) - whole) as d:
-            b.store(self.packed_k, (d + whole) * _KEYS + t, self._key(t, d + whole))
+            b.store(self.packed_k, (d + whole) * KEYS + t, self._key(t, d + whole))
         if whole:
             with b.loop(self.count - done) as t, b.loop(whole) as d:
-                b.store(self.packed_k, d * _KEYS + (t + done), self._key(t + done, d))
+                b.store(self.packed_k, d * KEYS + (t + done), self._key(t + done, d))
 
     def _dense(self) -> bool:
         """Whether neighbouring features of k are neighbours in memory."""
@@ -232,7 +249,7 @@ class _Attention:
     def _score(self) -> None:
         """scores[r, t] = q[r]·k[t]. What is beyond the last key nothing reads."""
         b, n = self.b, self.lanes
-        across = min(self.vectors * n, _KEYS)
+        across = min(self.vectors * n, KEYS)
 
         def vectors(at_once: int) -> None:
             width = at_once * n
@@ -240,7 +257,7 @@ class _Attention:
             with b.loop(self.tiles) as i, b.loop(across) as j:
                 self._score_tile(b.let(i * self.tile), b.let(j * width), at_once)
 
-        most = as_expr(self.count) > _KEYS - n
+        most = as_expr(self.count) > KEYS - n
         first_of(b, [(most, lambda: vectors(across // n)), (None, lambda: vectors(1))])
 
     def _score_tile(self, row: Any, t: Any, vectors: int) -> None:
@@ -248,9 +265,9 @@ class _Attention:
         outer_product(
             b, self.tile, vectors, self.lanes, depth, self.dtype,
             lambda r, d: b.load(self.packed_q, (row + r) * depth + d),
-            lambda d, c: b.load(self.packed_k, d * _KEYS + (t + c)),
+            lambda d, c: b.load(self.packed_k, d * KEYS + (t + c)),
             None,
-            lambda r, c, value: b.store(self.scores, (row + r) * _KEYS + (t + c), value),
+            lambda r, c, value: b.store(self.scores, (row + r) * KEYS + (t + c), value),
         )  # fmt: skip
 
     def _soften(self, r: Any) -> None:
@@ -262,14 +279,20 @@ class _Attention:
             count = b.let(tirx.max(tirx.min(s + 1 - self.key0, self.count), const(0)))
         unroll = 2 if self.lanes > 1 else 1
         highest = Fold(k, "max", dtype, self.lanes, unroll, exact=False)
+        whole = b.let(tirx.floordiv(count + (self.lanes - 1), const(self.lanes)) * self.lanes)
 
-        def score(t: Any, place: Any) -> None:
-            value = k.let(self._masked(b.load(self.scores, r * _KEYS + t), s, t))
+        def look(t: Any, place: Any) -> None:
+            value = b.load(self.scores, r * KEYS + t)
             if self._masks:
-                b.store(self.scores, r * _KEYS + t, value)
+                value = k.let(self._masked(value, s, t))
+                b.store(self.scores, r * KEYS + t, value)
             highest.add(place, value)
 
-        sweep(self.emitter, 0, count, self.lanes, unroll, score)
+        if self._masks:
+            sweep(self.emitter, 0, count, self.lanes, unroll, look)
+        self._hide(r, count, whole)
+        if not self._masks:
+            sweep(self.emitter, 0, whole, self.lanes, unroll, look)
         old, block = b.let(b.load(self.top, r)), highest.total()
         new = b.let(tirx.Select(old + const(_SLACK, dtype) < block, block, old))
         with b.when(old < new):
@@ -279,15 +302,31 @@ class _Attention:
         added = Fold(k, "sum", dtype, self.lanes, unroll)
 
         def weigh(t: Any, place: Any) -> None:
-            value = k.let(k.exp_below(b.load(self.scores, r * _KEYS + t) - base))
-            b.store(self.scores, r * _KEYS + t, value)
+            value = k.let(k.exp_below(b.load(self.scores, r * KEYS + t) - base))
+            b.store(self.scores, r * KEYS + t, value)
             added.add(place, value)
 
-        sweep(self.emitter, 0, count, self.lanes, unroll, weigh)
+        sweep(self.emitter, 0, whole, self.lanes, unroll, weigh)
         if self.attrs["causal"]:
-            with b.loop(self.count - count) as t:
-                b.store(self.scores, r * _KEYS + (t + count), const(0.0, dtype))
+            self._clear(r, whole)
         b.store(self.total, r, b.load(self.total, r) + added.total())
+
+    def _hide(self, r: Any, count: Any, whole: Any) -> None:
+        """Scores from `count` to `whole`, in the last vector, become -∞: their exponentials are 0
+        then.
+        """
+        b, n = self.b, self.lanes
+        with b.when(as_expr(count) < whole), b.loop(n, "vectorized" if n > 1 else "serial") as lane:
+            t = whole - n + lane
+            score, none = b.load(self.scores, r * KEYS + t), const(float("-inf"), self.dtype)
+            b.store(self.scores, r * KEYS + t, tirx.Select(t < count, score, none))
+
+    def _clear(self, r: Any, done: Any) -> None:
+        """Weights from `done` to the block's end become 0."""
+        b, n = self.b, self.lanes
+        rest = b.let(tirx.floordiv(self.count - done + (n - 1), const(n)))
+        with b.loop(rest) as i, b.loop(n, "vectorized" if n > 1 else "serial") as lane:
+            b.store(self.scores, r * KEYS + (done + i * n + lane), const(0.0, self.dtype))
 
     def _move(self, r: Any, old: Any, new: Any) -> None:
         """The row's base becomes `new`."""
@@ -341,8 +380,8 @@ class _Attention:
             row = i * self.tile
             outer_product(
                 b, self.tile, vectors, width, self.count, self.dtype,
-                lambda r, t: b.load(self.scores, (row + r) * _KEYS + t),
-                lambda t, c: self.v[(self.at[0], self.group, self.key0 + t, c + e)],
+                lambda r, t: b.load(self.scores, (row + r) * KEYS + t),
+                lambda t, c: self._value(t, c + e),
                 lambda r, c: b.load(self.sums, (row + r) * features + (c + e)),
                 lambda r, c, value: b.store(self.sums, (row + r) * features + (c + e), value),
             )  # fmt: skip

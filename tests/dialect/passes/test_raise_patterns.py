@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
@@ -170,6 +171,31 @@ def test_attention_with_mask(mask: str, how: str) -> None:
     )
     same(program, *PASSES, limit=REWRITTEN)
     assert names(program) == ["attention"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "count"),
+    [
+        (np.zeros((5, 7), np.float32), 3),
+        (np.ones((1, 1, 5, 7), bool), 3),
+        (np.eye(5, 7, dtype=np.float32), 4),
+        (np.eye(5, 7, dtype=bool), 4),
+    ],
+    ids=["zeros", "true", "not zeros", "not all true"],
+)
+def test_a_constant_mask_that_hides_nothing(mask: np.ndarray, count: int) -> None:
+    """It goes; others stay."""
+    inputs = {"q": "[2,4,5,8]", "k": "[2,4,7,8]", "v": "[2,4,7,6]"}
+
+    def body(m, q, k, v):
+        return ir.build("ai.attention", q, k, v, ir.constant(m.program, mask, "mask"), scale=0.35)
+
+    program = make(inputs, body)
+    same(program, raise_patterns, limit=REWRITTEN)
+    with program:
+        operations = ir.walk(ir.body(program.function("main")))
+        (found,) = [o for o in operations if o.name == "ai.attention"]
+        assert len(found.operands) == count
 
 
 def test_attention_with_the_exporters_test_for_nan() -> None:
