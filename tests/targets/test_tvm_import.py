@@ -8,16 +8,23 @@ import sys
 import pytest
 
 SCRIPTS = {
-    "a build loads neither torch nor Relax": """
-import sys
+    "a build loads neither torch nor Relax nor what makes code for GPUs": """
+import os, sys
+os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "1"
 import cuvilc.targets._tvm
 from cuvilc.targets import schedules, llvm
 assert "torch" not in sys.modules and "tvm.relax" not in sys.modules
+assert "tvm.backend.cuda.ptx" not in sys.modules
+assert os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] == "1"
 """,
-    "Relax comes when it is asked for": """
+    "Relax comes when it is asked for, with what makes code for GPUs": """
+import os, sys
+os.environ.pop("TVM_DEVICE_BACKEND_AUTOLOAD", None)
 import cuvilc.targets._tvm
 import tvm
+assert "TVM_DEVICE_BACKEND_AUTOLOAD" not in os.environ
 assert tvm.relax.BlockBuilder is not None
+assert tvm.backend.loader.is_loaded("cuda")
 try:
     tvm.nothing
 except AttributeError as error:
