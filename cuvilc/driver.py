@@ -252,7 +252,7 @@ class _Build:
             from cuvilc.driver_lora_costs import compare  # noqa: PLC0415
 
             with program:
-                self.costs = {"lora": compare(program, self.attached)}
+                self.costs = {"lora": compare(program, self.attached, self.request.precision)}
         driver_lora.attach(program, self.request, self.attached)
         self.options.adapters = driver_lora.embedded(self.attached)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from cuvilc.adapter import ModuleChange
+from cuvilc.adapter import Adapter, ModuleChange
 from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
 
 # Bytes of weights that a swap makes a second, on one thread: reading the base, adding B·A, writing.
@@ -29,17 +29,17 @@ FLOPS_PER_SECOND = 5e10
 _SHORT_BATCH = 0.02  # of a row's work: below it, different adapters in one batch are cheap
 
 
-def compare(program: Any, attached: Attached) -> dict[str, Any]:
+def compare(program: Any, attached: Attached, precision: str = "") -> dict[str, Any]:
     """The costs of each mode for these adapters, and the mode that is recommended, with the reason.
 
     bytes: `package_bytes` more than the base package's; `memory_bytes` more when loaded.
+    precision: the build's, as bfloat16 weights are not merged but exchanged.
     """
     changes = [c for a in attached.adapters for c in a.changes]
     low = [c.low_rank for c in changes if c.low_rank is not None]
-    factors = 4 * sum(int(r.a.size + r.b.size) for r in low)
-    whole = sum(int(a.nbytes) for c in changes for a in c.replaced.values())
-    whole += sum(int(c.rows.values.nbytes) for c in changes if c.rows is not None)
-    changed = _changed_bytes(attached)
+    factors = _factor_bytes(changes)
+    weights = _Weights(attached, precision)
+    changed = weights.merged_bytes()
     base = _row_flops(program)
     extra = max((sum(map(_work, a.changes)) for a in attached.adapters), default=0)
     rank = max((r.rank for r in low), default=SWAP_RANK)
@@ -47,7 +47,8 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     seconds = SWAP_LEAST_SECONDS + work
     overhead = extra / base if base else 0.0
     row_seconds = extra / FLOPS_PER_SECOND
-    own, apart = factors + whole, factors + sum(map(_replaced_bytes, changes))
+    own = sum(map(weights.added_bytes, attached.adapters))
+    apart = factors + sum(map(_replaced_bytes, changes))
     modes: dict[str, dict[str, Any]] = {
         FOLD: {"package_bytes": 0, "memory_bytes": 0, "row_flops": 0, "row_overhead": 0.0,
                "swap_ms": None},
@@ -60,7 +61,7 @@ def compare(program: Any, attached: Attached) -> dict[str, Any]:
     recommended, why = _recommend(len(attached.adapters), overhead, crossover)
     return {
         "adapters": [a.name for a in attached.adapters],
-        "changed_bytes": changed,
+        "changed_bytes": weights.changed_bytes(),
         "base_row_flops": base,
         "modes": modes,
         "crossover_rows": crossover,
@@ -105,16 +106,52 @@ def _replaced_bytes(change: ModuleChange) -> int:
     return others + (4 * _exact_factors(change) if "weight" in change.replaced else 0)
 
 
-def _changed_bytes(attached: Attached) -> int:
-    """Bytes of the base's weights that some adapter changes, each counted once."""
-    from cuvilc.dialect import ir  # noqa: PLC0415
-    from cuvilc.dialect.types import item_bytes  # noqa: PLC0415
+def _factor_bytes(changes: Iterable[ModuleChange]) -> int:
+    return 4 * sum(int(c.low_rank.a.size + c.low_rank.b.size) for c in changes if c.low_rank)
 
-    sizes: dict[Any, int] = {}
-    for site in attached.sites:
-        if site.parameter == "weight":
-            sizes[site.value] = prod(site.shape) * item_bytes(ir.type_of(site.value).dtype)
-    return sum(sizes.values())
+
+class _Weights:
+    """The base's weights that some adapter changes, each once. Those of float32 are merged from
+    factors when an adapter is put to use; others travel whole with each adapter that changes them.
+    """
+
+    def __init__(self, attached: Attached, precision: str) -> None:
+        from cuvilc.dialect import ir  # noqa: PLC0415
+        from cuvilc.dialect.types import item_bytes  # noqa: PLC0415
+
+        self._bytes: dict[Any, int] = {}
+        self._whole: dict[str, Any] = {}  # by module
+        merged = set()
+        for site in (s for s in attached.sites if s.parameter == "weight"):
+            dtype = ir.type_of(site.value).dtype
+            if precision == "bf16" and dtype == "float32" and site.kind != "embedding":
+                dtype = "bfloat16"
+            self._bytes[site.value] = prod(site.shape) * item_bytes(dtype)
+            if dtype == "float32":
+                merged.add(site.value)
+            else:
+                self._whole[site.module] = site.value
+        self._merged = merged
+
+    def changed_bytes(self) -> int:
+        return sum(self._bytes.values())
+
+    def merged_bytes(self) -> int:
+        """Of those that a swap makes anew."""
+        return sum(self._bytes[value] for value in self._merged)
+
+    def added_bytes(self, adapter: Adapter) -> int:
+        """What an adapter adds to a package for swapping."""
+        whole = {self._whole[c.path] for c in adapter.changes if c.path in self._whole}
+        rest = [c for c in adapter.changes if c.path not in self._whole]
+        replaced = sum(
+            int(a.nbytes)
+            for c in adapter.changes
+            for name, a in c.replaced.items()
+            if not (name == "weight" and c.path in self._whole)
+        )
+        rows = sum(int(c.rows.values.nbytes) for c in rest if c.rows is not None)
+        return _factor_bytes(rest) + replaced + rows + sum(self._bytes[v] for v in whole)
 
 
 def _row_flops(program: Any) -> int:

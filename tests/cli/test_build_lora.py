@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import cuvil
 import numpy as np
 import pytest
 
@@ -122,6 +123,21 @@ def test_dry_run_compares_the_modes(cuvilc: Cuvilc, folder: Path) -> None:
     assert swap["memory_bytes"] == 2 * 4 * elements + 2 * 4 * K * N and swap["row_flops"] == 0
     assert 0.005 <= swap["swap_ms"] < 0.01  # of a few bytes: what every swap takes
     assert lora["recommended"] == "swap"  # 2.3 times the base's work would be much for a batch
+
+
+def test_dry_run_of_weights_that_travel_whole(cuvilc: Cuvilc, folder: Path) -> None:
+    """As bfloat16 they are exchanged, not merged: what it says is what the package then has."""
+    options = ("--adapter", "sql", "--adapter", "chat", "--precision", "bf16", "--lora", "swap")
+    lora = cuvilc.ok("build", "model.onnx", *options, "--dry-run", "--json").data["program"]["lora"]
+    swap = lora["modes"]["swap"]
+    assert lora["changed_bytes"] == 2 * K * N
+    assert swap["package_bytes"] == swap["memory_bytes"] == 2 * 2 * K * N
+    assert swap["swap_ms"] == 0.005  # no work: a flip
+    cuvilc.ok("build", "model.onnx", *options, "-o", "p.cuvil")
+    model = cuvil.load(folder / "p.cuvil")
+    held = sum(a.bytes for a in model.adapters)
+    assert swap["package_bytes"] <= held < swap["package_bytes"] + 2048  # names and offsets
+    model.close()
 
 
 def test_dry_run_of_a_batch_tells_the_arena_at_a_typical_rank(cuvilc: Cuvilc, folder: Path) -> None:
