@@ -194,9 +194,10 @@ def _mask(g: Graph, mask: Value, rank: int) -> Value:
 def needless_mask(g: Graph, node: Node) -> Any:
     """A constant mask that hides nothing → none: exporters write one where the model has none."""
     q, k, v, *mask = node.operands
-    if not mask or g.producer(mask[0], "ai.constant") is None:
+    known = bool(mask) and g.producer(mask[0], "ai.constant") is not None
+    values = g.program.weight_array(mask[0]) if known else None
+    if values is None:
         return None
-    values = g.program.weight_array(mask[0])
     hides = not values.all() if values.dtype == bool else values.any()
     return None if hides else g.build("ai.attention", q, k, v, origin=(node,), **node.attrs)
 
