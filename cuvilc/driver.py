@@ -220,7 +220,8 @@ class _Build:
             self.report.program = program
             self.attach(program)
         with self.phase("verify"):
-            self.verify(program, "import")
+            driver_steps.verify(program, "import", self.output, request.model)
+            self.dumps.take("import", program)
             self.report.summary = driver_steps.summary(program) | self.costs
             self.emit("ai", program)
         if self.packs:
@@ -268,7 +269,7 @@ class _Build:
             raise _Stop
 
     def passes(self, program: Any, lower: bool) -> None:
-        """Run the pipeline's passes that belong to this phase, dumping and verifying after each."""
+        """Run the pipeline's passes that belong to this phase; the program is valid after each."""
         from cuvilc.dialect.dims import TooComplex  # noqa: PLC0415
 
         pipeline, lowering = _pipeline()
@@ -280,29 +281,29 @@ class _Build:
                 math_exact=self.request.math == "exact", fusion=self.request.fusion,
                 progress=self._merged,
             )  # fmt: skip
+        trail = driver_steps.Trail(self.output, self.request.model)
         for each in pipeline:
             if (each in lowering) != lower:
                 continue
             self.now = f"pass {each.NAME}"
             if self.request.report:
                 self.request.report("lower" if lower else "optimise", 0, 0, each.NAME)
-            before = driver_steps.Checkpoint(program)
+            before = trail.enter(each.NAME, program)
             try:
                 each.run(program, self.context)
-            except (CuvilError, TooComplex):
-                raise
             except Exception as error:
+                trail.blame()
+                if isinstance(error, (CuvilError, TooComplex)):
+                    raise
                 raise driver_steps.broken(
                     error, self.output, self.now, before, self.request.model
                 ) from error
-            self.verify(program, each.NAME, before)
+            if self.dumps.any:
+                trail.verify(program)
+                self.dumps.take(each.NAME, program)
+        trail.verify(program)
         self.report.misses = self.context.misses
         self.report.applied = {rule: n for rule, n in self.context.applied.items() if n}
-
-    def verify(self, program: Any, after: str, before: Any = None) -> None:
-        """Every verifier accepts the program; CUV302 otherwise. Dumps it if asked."""
-        driver_steps.verify(program, after, before, self.output, self.request.model)
-        self.dumps.take(after, program)
 
     def emit(self, form: str, program: Any) -> None:
         if self.request.emit == form:

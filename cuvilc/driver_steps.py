@@ -64,6 +64,11 @@ class Dumps:
             with os_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def any(self) -> bool:
+        """Whether anybody wants to see one."""
+        return bool(self.wanted) or self.folder is not None
+
     def take(self, name: str, program: Any) -> None:
         """The program after `name`: NN-name.mlir in the folder, and among the texts if wanted."""
         number = self.taken.total()
@@ -91,19 +96,78 @@ class Checkpoint:
         with self._program:  # to print is to verify, which asks for the context's types
             return str(self._module)
 
+    def verify(self) -> None:
+        with self._program:
+            self._module.verify()
 
-def verify(program: Any, after: str, before: Checkpoint | None, output: Path, model: Path) -> None:
+
+class Trail:
+    """The program before each pass that ran since it was last verified. So the verifier runs once
+    for several passes: if it rejects the program, the copies tell which of them broke it.
+    """
+
+    _LONGEST = 8  # passes; each copy has every operation, and none of the weights
+
+    def __init__(self, output: Path, model: Path) -> None:
+        self._output, self._model = output, model
+        self._passes: list[tuple[str, Checkpoint]] = []
+
+    def enter(self, name: str, program: Any) -> Checkpoint:
+        """The pass `name` comes next; the program as it finds it."""
+        if len(self._passes) == self._LONGEST:
+            self.verify(program)
+        before = Checkpoint(program)
+        self._passes.append((name, before))
+        return before
+
+    def verify(self, program: Any) -> None:
+        """Every verifier accepts the program. CUV302 of the first pass after which it does not."""
+        from cuvilc._mlir import ir  # noqa: PLC0415
+
+        try:
+            program.verify()
+        except ir.MLIRError:
+            self._blame(Checkpoint(program))
+            raise
+        self._passes.clear()
+
+    def blame(self) -> None:
+        """A pass has raised: CUV302 if an earlier one had handed it a broken program."""
+        if self._passes:
+            self._blame(self._passes[-1][1])
+
+    def _blame(self, last: Checkpoint) -> None:
+        """`last` is the program as the last pass that ran through left it."""
+        from cuvilc._mlir import ir  # noqa: PLC0415
+
+        states = [before for _, before in self._passes]
+        for (name, before), after in zip(self._passes, [*states[1:], last], strict=True):
+            try:
+                after.verify()
+            except ir.MLIRError as error:
+                text = before.text()
+                raise not_valid(error, name, text, self._output, self._model) from error
+
+
+def verify(program: Any, after: str, output: Path, model: Path) -> None:
     """Every verifier accepts the program. CUV302 with a reproducer beside `output` otherwise."""
     from cuvilc._mlir import ir  # noqa: PLC0415
 
     try:
         program.verify()
     except ir.MLIRError as error:
-        reproducer = write_reproducer(output, (before or program).text())
-        raise fail(
-            BROKEN_PASS, f"the program is not valid after `{after}`", place=str(model),
-            evidence="\n".join(str(error).splitlines()[:6]), notes=[f"reproducer: {reproducer}"],
-        ) from error  # fmt: skip
+        raise not_valid(error, after, program.text(), output, model) from error
+
+
+def not_valid(
+    error: Exception, after: str, reproducer: str, output: Path, model: Path
+) -> CuvilError:
+    """CUV302, with the program's text before it broke beside `output`."""
+    path = write_reproducer(output, reproducer)
+    return fail(
+        BROKEN_PASS, f"the program is not valid after `{after}`", place=str(model),
+        evidence="\n".join(str(error).splitlines()[:6]), notes=[f"reproducer: {path}"],
+    )  # fmt: skip
 
 
 def write_reproducer(output: Path, text: str) -> Path:

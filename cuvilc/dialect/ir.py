@@ -133,10 +133,10 @@ class Program:
 
 
 def new_context() -> ir.Context:
-    """A context with the `ai` dialect. (func comes with MLIR.)"""
+    """A context with the `ai` dialect, `func`, and none of MLIR's that no program uses."""
     import cuvilc.dialect.ops  # noqa: F401, PLC0415  (declares every operation)
 
-    context = ir.Context()
+    context = ir.Context(load_on_create_dialects=["func", "irdl"])
     with context, ir.Location.unknown():
         declarations.register_types(context, TypeTable())
         declarations.load_dialect()

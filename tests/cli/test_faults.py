@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from cuvilc.diagnostics import fail
+from cuvilc.driver_steps import TOO_COMPLEX
+
 from .helpers import Cuvilc
 
 NULL = ("--target", "null")
@@ -55,6 +58,35 @@ def test_a_pass_that_breaks_the_program_leaves_a_reproducer(
     result = cuvilc("build", model, *NULL)
     assert result.code == 3
     assert "error[CUV302]: the program is not valid after `fuse`" in result.err
+    assert "transpose_a" in (tmp_path / "net.reproducer.mlir").read_text()
+    assert not (tmp_path / "net.cuvil").exists()
+
+
+@pytest.mark.parametrize("later", [None, RuntimeError("boom"), fail(TOO_COMPLEX, "no")])
+def test_the_pass_that_broke_the_program_is_told_also_when_others_ran_since(
+    cuvilc: Cuvilc, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    later: Exception | None,
+) -> None:  # fmt: skip
+    """The verifier runs once for several passes; one after the culprit may stumble."""
+    from cuvilc.dialect import ir
+    from cuvilc.dialect.passes import choose_layouts, fuse, plan_convolutions
+
+    def broken(program: Any, _: Any) -> None:
+        with program:
+            block = ir.body(program.function("main"))
+            matmul = next(o for o in ir.walk(block) if o.name == "ai.matmul")
+            del matmul.attributes["transpose_a"]
+
+    def stumbles(*_: Any) -> None:
+        if later is not None:
+            raise later
+
+    monkeypatch.setattr(plan_convolutions, "run", broken)
+    monkeypatch.setattr(choose_layouts, "run", stumbles)
+    monkeypatch.setattr(fuse, "run", lambda *_: None)
+    result = cuvilc("build", model, *NULL)
+    assert result.code == 3
+    assert "error[CUV302]: the program is not valid after `plan-convolutions`" in result.err
     assert "transpose_a" in (tmp_path / "net.reproducer.mlir").read_text()
     assert not (tmp_path / "net.cuvil").exists()
 
