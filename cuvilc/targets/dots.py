@@ -13,7 +13,8 @@ GROUP_BYTES = 4
 @dataclass(frozen=True)
 class Dots:
     """A kind of products: `matmul` and `conv` are its operations, `left` and `right` the dtypes of
-    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's.
+    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's, and
+    `rounds`, where a chip has it, makes `left` of a vector of float32, `pairs` groups of two such.
     """
 
     matmul: str
@@ -22,6 +23,8 @@ class Dots:
     right: str
     sums: str
     function: str
+    rounds: str = ""
+    pairs: str = ""
 
     @property
     def item(self) -> int:
@@ -40,6 +43,7 @@ class Dots:
 
 BYTES = Dots("ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot")
 HALVES = Dots(
-    "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16"
-)
+    "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16",
+    "cuvil_round_bf16", "cuvil_pair_bf16",
+)  # fmt: skip
 KINDS = (BYTES, HALVES)

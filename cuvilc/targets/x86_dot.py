@@ -2,7 +2,8 @@
 
 `cuvil_dot`, uint8 times int8, is exact: one instruction with VNNI. Without, bytes are widened to 16
 bits, where the sum of two products fits 32: pmaddubsw would be shorter but saturates at 16.
-`cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without.
+`cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without. So is
+`cuvil_round_bf16`, which like the former takes subnormal numbers for zeros.
 """
 
 from __future__ import annotations
@@ -44,6 +45,31 @@ _WIDENED = """\
 }}
 declare {n} @{name}({items}, {items})
 """
+_ROUND_BF16 = """
+define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
+  %v = load <{lanes} x float>, ptr %from, align 4
+  %r = call <{lanes} x bfloat> @{name}(<{lanes} x float> %v)
+  %q = getelementptr bfloat, ptr %to, i64 %i
+  store <{lanes} x bfloat> %r, ptr %q, align 2
+  ret i32 0
+}}
+declare <{lanes} x bfloat> @{name}(<{lanes} x float>)
+"""
+_PAIR_BF16 = """
+define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
+  %p = getelementptr float, ptr %from, i64 {lanes}
+  %x = load <{lanes} x float>, ptr %from, align 4
+  %y = load <{lanes} x float>, ptr %p, align 4
+  %r = call <{both} x bfloat> @{name}(<{lanes} x float> %y, <{lanes} x float> %x)
+  %s = shufflevector <{both} x bfloat> %r, <{both} x bfloat> poison, <{both} x i32> <{order}>
+  %q = getelementptr i32, ptr %to, i64 %i
+  store <{both} x bfloat> %s, ptr %q, align 2
+  ret i32 0
+}}
+declare <{both} x bfloat> @{name}(<{lanes} x float>, <{lanes} x float>)
+"""
+_PAIRED = {16: "llvm.x86.avx512bf16.cvtne2ps2bf16.512"}
+_ROUNDED = {16: "llvm.x86.avx512bf16.cvtneps2bf16.512"}
 
 
 def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
@@ -60,4 +86,11 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
             name=_DOT_BF16[lanes], function=HALVES.function,
         )  # fmt: skip
+        found[HALVES.rounds] = _ROUND_BF16.format(
+            function=HALVES.rounds, lanes=lanes, name=_ROUNDED[lanes]
+        )
+        order = ", ".join(f"i32 {i}, i32 {lanes + i}" for i in range(lanes))
+        found[HALVES.pairs] = _PAIR_BF16.format(
+            function=HALVES.pairs, lanes=lanes, both=2 * lanes, name=_PAIRED[lanes], order=order
+        )
     return found

@@ -39,7 +39,7 @@ def conv(x: Any, w: Any, pads: Any, layout: str = "NCHW16c", strides: Any = (1, 
 
 
 @on_bf16_chips
-@pytest.mark.parametrize(("n", "k"), [(33, 7), (64, 64), (5, 65)])
+@pytest.mark.parametrize(("n", "k"), [(33, 7), (64, 64), (5, 65), (650, 40)])
 @pytest.mark.parametrize("m", [1, 14, 29])
 def test_products(m: int, n: int, k: int, chip: Any) -> None:
     check(product((m, k), n), chip, gemm_dot.schedule)
@@ -79,6 +79,15 @@ def test_one_instruction_multiplies() -> None:
     assert "vdpbf16ps" in check(program, BF16, gemm_dot.schedule, []).assembly()
     assert "vdpbf16ps" not in check(program, V4, gemm_dot.schedule, []).assembly()
     assert "vfmadd" in check(program, V3, gemm_dot.schedule, []).assembly()
+
+
+def test_one_instruction_rounds() -> None:
+    for program, schedule in (
+        (product((28, 64), 64), gemm_dot.schedule),
+        (conv((2, 32, 9, 9), (40, 32, 3, 3), (1, 1)), conv_dot.schedule),
+    ):
+        assert "vcvtneps2bf16" in check(program, BF16, schedule, []).assembly()
+        assert "vcvtneps2bf16" not in check(program, V4, schedule, []).assembly()
 
 
 def test_refusals() -> None:

@@ -22,6 +22,7 @@ from cuvilc.targets.schedules.conv_dot_plan import Plan, plan_of
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.dot_rounding import Rounding
 from cuvilc.targets.schedules.dot_tile import DotTile, load_group
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
@@ -62,7 +63,10 @@ class _Conv:
         if plan.direct:
             self.input = Blocks(self.emitter, plan, self.x)
         else:
-            self.input = Patch(self.emitter, plan, self.x, outside[0] if outside else None)
+            rounding = Rounding(self.emitter, chip, plan.dots)
+            self.input = Patch(
+                self.emitter, plan, self.x, outside[0] if outside else None, rounding
+            )
 
     def build(self) -> Scheduled:
         plan, b = self.plan, self.b

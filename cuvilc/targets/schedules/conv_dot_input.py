@@ -7,12 +7,14 @@ neighbouring groups.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cuvilc.targets.dots import BYTES, GROUP_BYTES
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_dot_plan import Plan, reach
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis
+from cuvilc.targets.schedules.dot_rounding import Rounding
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque
 
@@ -61,8 +63,10 @@ class Patch:
     the next overwrites.
     """
 
-    def __init__(self, emitter: Emitter, plan: Plan, x: Any, outside: Any) -> None:
-        self.emitter, self.plan, self.x = emitter, plan, x
+    def __init__(
+        self, emitter: Emitter, plan: Plan, x: Any, outside: Any, rounding: Rounding
+    ) -> None:
+        self.emitter, self.plan, self.x, self.rounding = emitter, plan, x, rounding
         self.b, self.k = emitter.builder, emitter.k
         self._outside = emitter.accessor(outside) if outside is not None else None
         row = plan.columns * plan.channels + _SLACK
@@ -152,12 +156,21 @@ class Patch:
         if plan.groups > 1:
             first = first + group * blocks
         source = b.let(first * plane + ih * (b.scalar(plan.width.size) * BLOCK))
-        with b.loop(count, name="w") as w, b.loop(blocks, name="c") as c:
+
+        def vector(w: Any, c: Any) -> None:
             at = b.let(source + c * plane + w * BLOCK)
             into = b.let(to + w * plan.channels + c * BLOCK)
-            with b.loop(BLOCK, "vectorized") as lane:
-                value = b.load(self.x, at + lane)
-                self.k.store(self.buffer, into + lane, value, self.dtype)
+            self.rounding.store(self.buffer, into, partial(self._channel, at))
+
+        if plan.channels % BLOCK:
+            with b.loop(count, name="w") as w, b.loop(blocks, name="c") as c:
+                vector(w, c)
+            return
+        with b.loop(blocks, name="c") as c, b.loop(count, name="w") as w:
+            vector(w, c)
+
+    def _channel(self, at: Any, lane: Any) -> Any:
+        return self.b.load(self.x, at + lane)
 
     def _plain(self, image: Any, group: Any, ih: Any, to: Any, count: Any) -> None:
         """From row-major channels."""

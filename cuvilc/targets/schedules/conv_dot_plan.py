@@ -16,7 +16,7 @@ from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
 from cuvilc.targets.schedules.dot_tile import dot_rows
 from cuvilc.targets.schedules.gemm_dot import kind_of
 from cuvilc.targets.schedules.gemm_plan import PANEL
-from cuvilc.targets.schedules.microkernel import anchor_of
+from cuvilc.targets.schedules.microkernel import anchor_of, balanced
 
 _TASK_FLOPS = 8e6  # about 20 us
 
@@ -91,7 +91,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
 
 
 def _group(plan: Plan) -> None:
-    """Rows for tiles of short rows, then rows for tasks, then units."""
+    """Rows for tiles of short rows, then units for tasks, then rows."""
     count = plan.width.count
     if isinstance(count, int) and isinstance(plan.height.count, int) and count:
         plan.tile_rows = max(1, min(plan.pixels // count, plan.height.count))
@@ -100,11 +100,14 @@ def _group(plan: Plan) -> None:
     unit_flops = max(2 * known * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
     per_group = plan.unit_count // plan.groups if plan.groups > 1 else plan.unit_count
     rows = max(1, round(_TASK_FLOPS / unit_flops))
-    plan.units = max(1, min(per_group, rows // 4))
+    if plan.direct:
+        plan.units = max(1, min(per_group, rows // 4))
+    else:  # as many as can share what a task copies, which each further row makes more
+        plan.units = balanced(per_group, max(1, rows // plan.tile_rows))[0]
     while per_group % plan.units and plan.groups > 1:
         plan.units -= 1
-    rows = max(1, -(-rows // plan.units))
-    rows = -(-rows // plan.tile_rows) * plan.tile_rows
+    rows = -(-rows // plan.units) if plan.direct else rows // plan.units
+    rows = max(1, -(-rows // plan.tile_rows)) * plan.tile_rows
     if isinstance(plan.height.count, int) and plan.height.count:
         groups = -(-plan.height.count // rows)
         even = -(-plan.height.count // groups)

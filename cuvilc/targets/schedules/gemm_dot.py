@@ -11,6 +11,7 @@ from cuvilc.dialect.types import TensorType
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, GROUP_BYTES, KINDS, Dots
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
+from cuvilc.targets.schedules.dot_rounding import Rounding
 from cuvilc.targets.schedules.dot_tile import DotTile, dot_rows, load_group
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Left, Right
@@ -27,6 +28,8 @@ from cuvilc.targets.tir import const
 
 _PADDING = 64  # elements between packed rows of A
 _ALIAS_BYTES, _WAYS = 4096, 8
+# Panels that share rows which a task packs: packing takes 5 % of the time with 4, 2 % with 12.
+_SHARING = 12
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -78,8 +81,22 @@ def plan_of(region: Region, chip: Chip, kind: Dots) -> Plan:
         rows, width,
     )  # fmt: skip
     group(plan)  # a step does the work of a group
+    _share_packed_rows(plan)
     plan.k = k
     return plan
+
+
+def _share_packed_rows(plan: Plan) -> None:
+    """Let so many panels of a task share its packed rows that packing is a small part of it, and
+    fewer tiles of rows.
+    """
+    few = not isinstance(plan.m, int) or plan.m <= plan.rows
+    if plan.a_direct or few or not isinstance(plan.n, int):
+        return
+    tiles = plan.tile_group * plan.panel_group
+    panels = -(-plan.n // plan.width)
+    plan.panel_group = max(plan.panel_group, balanced_rows(panels, _SHARING))
+    plan.tile_group = max(1, min(plan.tile_group, tiles // plan.panel_group))
 
 
 def _source(region: Region, b: Any, tb: TensorType, kind: Dots) -> str:
@@ -106,7 +123,8 @@ class DotGemm(Gemm):
 
     def make_left(self) -> Any:
         self.epilogue = Epilogue(self.emitter, self.plan.anchor, self.plan.k)
-        return _Rows(self.emitter, self.plan, self.lanes, self.dots)
+        rounding = Rounding(self.emitter, self.chip, self.dots, self.lanes)
+        return _Rows(self.emitter, self.plan, self.lanes, rounding)
 
     def make_right(self) -> Any:
         return _Panels(self.emitter, self.plan, self.lanes, self.dots)
@@ -118,13 +136,16 @@ class DotGemm(Gemm):
 class _Rows(Left):
     """Rows of A: `at(r, k)` is group k of row r of the tile begun last."""
 
-    def __init__(self, emitter: Emitter, plan: Plan, lanes: str, dots: Dots) -> None:
-        self.dots, self.dtype = dots, dots.left
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str, rounding: Rounding) -> None:
+        self.rounding, self.dots, self.dtype = rounding, rounding.dots, rounding.dots.left
         super().__init__(emitter, plan, lanes)
 
     def _row_stride(self) -> Dim:
         plan, group = self.plan, self.dots.group
         return plan.k if plan.a_direct else ceildiv(plan.k, group) * group + _PADDING
+
+    def _pack_step(self, to: Any, row: Any, first: Any) -> None:
+        self.rounding.store(self._buffer, to + first, lambda lane: self._element(row, first + lane))
 
     def at(self, r: int, k: Any) -> Any:
         first = (self._tile + r * self.stride) * self.dots.item

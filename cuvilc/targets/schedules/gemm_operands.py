@@ -10,7 +10,7 @@ from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.gemm_plan import LINE, PANEL, Plan
 from cuvilc.targets.schedules.microkernel import lesser
 
-_STEP = 16
+_STEP = 16  # elements that packing moves at once
 _FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
 
 
@@ -52,10 +52,15 @@ class Left:
         with b.loop(high - low, start=low, name="r") as row:
             to = b.let((row - low) * self.stride)
             if whole:
-                with b.loop(whole // _STEP) as step, b.loop(_STEP, self.lanes) as lane:
-                    self._pack(to, row, step * _STEP + lane)
+                with b.loop(whole // _STEP) as step:
+                    self._pack_step(to, row, step * _STEP)
             with b.loop(self.k - whole, start=whole) as k:
                 self._pack(to, row, k)
+
+    def _pack_step(self, to: Any, row: Any, first: Any) -> None:
+        """_STEP elements of a row, from `first` on."""
+        with self.b.loop(_STEP, self.lanes) as lane:
+            self._pack(to, row, first + lane)
 
     def _pack(self, to: Any, row: Any, k: Any) -> None:
         self.emitter.k.store(self._buffer, to + k, self._element(row, k), self.dtype)

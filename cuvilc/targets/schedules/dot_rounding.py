@@ -1,0 +1,41 @@
+"""Vectors of the left operand, rounded to the narrow numbers of which groups are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+
+from cuvilc.targets.chip import Chip
+from cuvilc.targets.dots import Dots
+from cuvilc.targets.region import Emitter
+from cuvilc.targets.tir import Buffer, as_expr
+
+VECTOR = 16  # elements
+
+
+class Rounding:
+    """Stores vectors in one instruction where the chip has it, else as any value is stored."""
+
+    def __init__(self, emitter: Emitter, chip: Chip, dots: Dots, lanes: str = "vectorized") -> None:
+        self.b, self.k, self.dots, self.lanes = emitter.builder, emitter.k, dots, lanes
+        text = chip.dots.get(dots.rounds, "")
+        self._one = bool(text) and chip.lanes == VECTOR
+        if self._one:
+            self.b.llvm(dots.rounds, text)
+
+    def store(self, buffer: Buffer, at: Any, value: Callable[[Any], Any]) -> None:
+        """`value(lane)` of VECTOR lanes into elements of the buffer from `at` on."""
+        b = self.b
+        if not self._one:
+            with b.loop(VECTOR, self.lanes) as lane:
+                self.k.store(buffer, at + lane, value(lane), self.dots.left)
+            return
+        vector = b.local(VECTOR, "float32")  # in a register, once the function is inlined
+        with b.loop(VECTOR, self.lanes) as lane:
+            b.store(vector, lane, value(lane))
+        call = tirx.call_extern(
+            "int32", self.dots.rounds, vector.data, buffer.data, as_expr(b.simplify(at))
+        )
+        b.emit(tirx.Evaluate(call))
