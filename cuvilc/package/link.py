@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.codes import COMPILER_FAILED, DISK_FULL, LINK_FAILED
+from cuvilc.package.link_cache import TRACE, LinkCache
 from cuvilc.package.plan import Plan
 from cuvilc.package.runtime_source import RuntimeSource
 from cuvilc.package.toolchain import Toolchain, run
@@ -81,34 +82,55 @@ def link_library(
     runtime: Sequence[Object],
     destination: Path,
     toolchain: Toolchain,
+    cache: Cache | None = None,
 ) -> None:
     """Write the shared library `destination`: same inputs, same bytes, wherever it is linked.
 
     `kernels` define `plan.code_symbol(k, i)` for every kernel and level. Only cuvil_* is
-    exported. Raises CUV504 with the linker's message, OSError when a file cannot be written.
+    exported. With a `cache`, what was linked from the same objects is taken from there. Raises
+    CUV504 with the linker's message, OSError when a file cannot be written.
     """
+    # Relative names and a fixed order: nothing of the machine can reach the output.
+    objects = [*((f"k{i}.o", o) for i, o in enumerate(kernels))]
+    objects += [*((f"r{i}.o", o) for i, o in enumerate(runtime))]
+    texts = {"table.s": kernel_table(plan), "exports": _EXPORTS}
+    names = [name if isinstance(o, bytes) else str(o.resolve()) for name, o in objects]
+    command = [
+        *toolchain.arguments, *LINK_FLAGS, "-Wl,--version-script=exports", "-o", "model.so",
+        "table.s", *names, *LIBRARIES,
+    ]  # fmt: skip
+    links = LinkCache(cache or Cache(enabled=False), toolchain)
+    key = ""
+    if links.enabled:
+        contents = (o if isinstance(o, bytes) else o.read_bytes() for _, o in objects)
+        key = links.key(command, [*texts.values(), *contents])
+        if (library := links.get(key)) is not None:
+            with open(os.open(destination, os.O_CREAT | os.O_WRONLY, 0o777), "wb") as file:
+                file.write(library)
+            return
     with TemporaryDirectory(prefix=".link-", dir=destination.parent) as directory:
-        # Relative names and a fixed order: nothing of the machine can reach the output.
         place = Path(directory)
-        names = [_object_file(place, f"k{i}.o", o) for i, o in enumerate(kernels)]
-        names += [_object_file(place, f"r{i}.o", o) for i, o in enumerate(runtime)]
-        (place / "table.s").write_text(kernel_table(plan), "ascii")
-        (place / "exports").write_text(_EXPORTS, "ascii")
-        command = [
-            *toolchain.arguments, *LINK_FLAGS, "-Wl,--version-script=exports", "-o", "model.so",
-            "table.s", *names, *LIBRARIES,
-        ]  # fmt: skip
-        result = run(command, cwd=directory)
-        if result.returncode != 0:
-            raise _tool_failed(LINK_FAILED, "linking model.so failed", result.stdout)
+        for name, text in texts.items():
+            (place / name).write_text(text, "ascii")
+        for name, content in objects:
+            if isinstance(content, bytes):
+                (place / name).write_bytes(content)
+        trace = _link(command, directory, traced=bool(key))
+        if trace:
+            links.put(key, (place / "model.so").read_bytes(), trace)
         (place / "model.so").replace(destination)
 
 
-def _object_file(place: Path, name: str, content: Object) -> str:
-    if isinstance(content, Path):
-        return str(content.resolve())
-    (place / name).write_bytes(content)
-    return name
+def _link(command: list[str], directory: str, traced: bool) -> str:
+    """Run the linker in `directory`; what it prints, if `traced` and it can tell what it reads."""
+    if traced:
+        result = run([*command, TRACE], cwd=directory)
+        if result.returncode == 0:
+            return result.stdout
+    result = run(command, cwd=directory)
+    if result.returncode != 0:
+        raise _tool_failed(LINK_FAILED, "linking model.so failed", result.stdout)
+    return ""
 
 
 def kernel_table(plan: Plan) -> str:

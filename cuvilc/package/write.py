@@ -39,12 +39,14 @@ def write_package(
     toolchain: Toolchain | None = None,
     runtime: RuntimeSource | None = None,
     cache: Cache | None = None,
+    links: Cache | None = None,
     adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
 ) -> Metadata:
     """Write the package directory `destination`, or replace it; the metadata as written.
 
     `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
-    level; `metadata` comes from `describe`; `adapters` gives those that come with the package, for
+    level; `metadata` comes from `describe`; `cache` keeps the compiled runtime, `links` linked
+    libraries; `adapters` gives those that come with the package, for
     its fingerprint (cuvla.py). Raises CUV501 to CUV511; then nothing is left behind,
     and what stood at the destination stands there still.
     """
@@ -58,7 +60,7 @@ def write_package(
         with staged(destination) as staging:
             library = staging / artifact.LIBRARY_FILE
             with WeightsAhead(weights, weight_order(plan)) as ahead:
-                link_library(plan, objects, runtime_code, library, toolchain)
+                link_library(plan, objects, runtime_code, library, toolchain, links)
                 complete = _measured(metadata, plan, objects, library)
                 if vectors is not None:
                     write_vectors_file(staging / artifact.VECTORS_FILE, vectors)

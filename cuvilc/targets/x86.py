@@ -219,6 +219,7 @@ class X86:
             destination,
             vectors=options.vectors,
             cache=Cache(),
+            links=options.cache,
             adapters=options.adapters(emitted) if options.adapters else lambda base: (),
         )
 
