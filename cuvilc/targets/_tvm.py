@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 _ABSENT = ("torch", "tvm.runtime.disco")  # TVM does without either where it is not installed
 _LATER = "tvm.relax"
@@ -46,7 +47,7 @@ def _import_tvm() -> None:
 
 def _load_relax(name: str) -> ModuleType:
     if name == "relax":
-        loader = importlib.import_module("tvm.backend._autoload_backends")
+        loader: Any = importlib.import_module("tvm.backend._autoload_backends")
         loader._AUTO_LOAD_DONE = False
         loader._autoload_backends()  # as the environment has it now
         return importlib.import_module(_LATER)
