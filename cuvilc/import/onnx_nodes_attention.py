@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, floordiv
 from cuvilc.dialect.op import ShapeError
 
 from ._table import importer, only
-from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, shape_of
+from .onnx_node import Node, UseDefinition, ai, cast, dtype_of, reshape, scalar, shape_of
 
 _PLAIN_ATTRIBUTES = {
     "is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap", "softmax_precision",
@@ -30,16 +33,19 @@ def attention(n: Node) -> ir.Value:
         heads, shared = n.attr("q_num_heads"), n.attr("kv_num_heads")
         q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
     width = shape_of(q)[3]
-    mask = _mask(n, q, k)
+    causal = bool(n.attr("is_causal", 0))
+    mask, hidden = _mask(n, q, k), _hidden_rows(n, causal)
     scale = n.attr("scale")
     if scale is None:
         if not isinstance(width, int):
             raise UseDefinition
         scale = width**-0.5
     y = ai(
-        "attention", q, k, v, mask, scale=float(scale), causal=bool(n.attr("is_causal", 0)),
+        "attention", q, k, v, mask, scale=float(scale), causal=causal,
         softcap=float(n.attr("softcap", 0.0)),
     )  # fmt: skip
+    if hidden is not None:
+        y = ai("where", hidden, scalar(0.0, y), y)
     return join_heads(y) if flat else y
 
 
@@ -51,6 +57,23 @@ def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
     if n.type(3).dtype == "bool":  # a row with all hidden is 0 by ONNX, NaN by ai.attention
         raise UseDefinition
     return cast(n[3], dtype_of(q))
+
+
+def _hidden_rows(n: Node, causal: bool) -> ir.Value | None:
+    """[.., S, 1]: where a mask of floats hides everything; such a row is 0 by ONNX, NaN by
+    ai.attention. None if it hides no whole row.
+    """
+    if not n.has(3):
+        return None
+    known = n.array(3)
+    if known is not None:
+        visible = known != -math.inf
+        if np.all(np.any(visible[..., :1] if causal else visible, axis=-1)):
+            return None
+    if causal:  # what the mask leaves may be what causality hides
+        raise UseDefinition
+    most = ai("reduce_max", n[3], axes=(len(n.shape(3)) - 1,), keepdims=True)
+    return ai("equal", most, scalar(-math.inf, most))
 
 
 def split_heads(x: ir.Value, heads: Dim | None) -> ir.Value:

@@ -286,6 +286,8 @@ def attention(d: Draw) -> Case:
     queries, keys = d.number(1, 4), d.number(1, 4)
     value = d.number(1, 4)
     mask = d.pick(None, d.array([queries, keys]), d.array([batch, 1, queries, keys]))
+    if mask is not None and d.flag():
+        mask[d.array(mask.shape) > 0] = -np.inf
     shapes = (
         [batch, heads, queries, width],
         [batch, groups, keys, width],
