@@ -139,6 +139,14 @@ def test_projections_in_and_out():
     check(program_of([tensor("1,s,384")], body), V4, attention.schedule, [{"s": 1}, {"s": 70}])
 
 
+@pytest.mark.parametrize("softcap", [1e-40, 2.0])
+def test_softcap(softcap):
+    """One whose inverse float32 does not have, too."""
+    types = [tensor("1,2,5,4"), tensor("1,2,70,4"), tensor("1,2,70,4")]
+    program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=1.0, softcap=softcap))
+    check(program, V4, attention.schedule)
+
+
 def test_elementwise_operations_follow():
     """What exporters leave: rows that see nothing become 0; then heads go beside each other."""
 

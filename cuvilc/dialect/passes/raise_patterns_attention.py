@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.op import ShapeError
@@ -50,6 +52,9 @@ class _Scores:
         self.nodes.append(product)
         q, k = product.operands
         self.q, self.k = self._unscale(q), self._unscale(k)
+        dtype = "float64" if self.g.type(self.q).dtype == "float64" else "float32"
+        if not abs(self.scale) <= float(np.finfo(dtype).max):
+            raise Miss(f"the scale {self.scale} is no number of {dtype}")
         if not product.attr("transpose_b"):
             rank = self.g.type(self.k).rank
             if rank < 2:
@@ -110,9 +115,10 @@ class _Scores:
             if factor is None and node.name == "ai.elemwise_mul":
                 a, b = b, a
                 factor = self.g.number(b)
-            if factor is None or a.type != value.type:
+            divides = node.name == "ai.elemwise_div"
+            if factor is None or (divides and factor == 0) or a.type != value.type:
                 return value
-            self.scale *= factor if node.name == "ai.elemwise_mul" else 1 / factor
+            self.scale *= 1 / factor if divides else factor
             self.nodes.append(node)
             value = a
 

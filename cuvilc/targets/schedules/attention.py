@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 from cuvilc.dialect import ir
@@ -352,7 +353,8 @@ class Attention:
     def _masked(self, value: Any, s: Any, t: Any) -> Any:
         k, cap = self.k, self.attrs["softcap"]
         if cap:
-            value = const(cap, self.dtype) * k.tanh(value * const(1 / cap, self.dtype))
+            inverse = min(1 / cap, float(np.finfo(self.dtype).max))
+            value = const(cap, self.dtype) * k.tanh(value * const(inverse, self.dtype))
         if self.mask is None:
             return value
         mask = self.mask.at((*self.at, s, self.key0 + t))

@@ -248,6 +248,9 @@ REFUSALS = {
     "the scores are not a matrix product": lambda m, q, k, v: m.matmul(
         m.softmax(m.relu(m.matmul(q, m.transpose(k, perm=(0, 1, 3, 2)))), axis=3), v
     ),
+    f"the scale {2.0**200} is no number of float32": lambda m, q, k, v: _attention(
+        m, m.mul(q, 2.0**100), k, v, scale=2.0**100
+    ),
     "the mask hides by a number that is not -inf": lambda m, q, k, v: m.matmul(
         m.softmax(
             ir.build(
@@ -265,6 +268,17 @@ REFUSALS = {
 def test_attention_refusals(why: str) -> None:
     program = make({"q": "[2,2,3,4]", "k": "[2,2,3,4]", "v": "[2,2,3,4]"}, REFUSALS[why])
     assert same(program, raise_patterns).why("attention") == [why]
+
+
+def test_scores_over_nothing() -> None:
+    """A quotient by 0 is no factor."""
+
+    def body(m, q, k, v):
+        scores = m.div(m.matmul(q, m.transpose(k, perm=(0, 1, 3, 2))), 0.0)
+        return m.matmul(m.softmax(scores, axis=3), v)
+
+    program = make({"q": "[2,2,3,4]", "k": "[2,2,3,4]", "v": "[2,2,3,4]"}, body)
+    assert same(program, raise_patterns).why("attention") == ["the scores are not a matrix product"]
 
 
 @pytest.mark.parametrize(("mask", "queries"), [("", 2), ("[b,1,1,t]", 2), ("[b,4,1,t]", 1)])
