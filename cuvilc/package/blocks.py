@@ -37,7 +37,7 @@ class BlockWriter:
         self._pending_bytes += len(data)
         if self._pending_bytes >= _PENDING_BYTES:
             self._write(self._pending_bytes - (self._end + self._pending_bytes) % HUGE_PAGE)
-        elif len(self._pending) == _PIECES:
+        elif len(self._pending) >= _PIECES:
             self._pending = [memoryview(b"".join(self._pending))]
 
     def flush(self) -> None:

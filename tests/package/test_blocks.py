@@ -54,6 +54,19 @@ def test_blocks_are_written_at_once(
         assert max(wanted for _, wanted in calls) >= 8 * HUGE_PAGE
 
 
+def test_a_call_takes_a_limited_number_of_pieces(tmp_path: Path) -> None:
+    """Of the first of a thousand pieces a part is left after a call, and more come."""
+    half = HUGE_PAGE // 2
+    sizes = [15 * half, *[1] * 998, half, *[1] * 100, 16 * half]
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(bytes(half + 1))
+        blocks = BlockWriter(file)
+        for size in sizes:
+            blocks.write(bytes(size))
+        blocks.flush()
+        assert file.tell() == half + 1 + sum(sizes)
+
+
 def test_a_full_disk_is_an_error() -> None:
     with open("/dev/full", "w+b", buffering=0) as file:
         blocks = BlockWriter(file)
