@@ -24,7 +24,7 @@ from cuvilc.dialect.ir import Operation, Program
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.plan import CPU_LEVEL, kernel_symbol
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.dots import KINDS
+from cuvilc.targets.dots import HALVES, KINDS
 from cuvilc.targets.facts import Facts
 
 if TYPE_CHECKING:  # a cache hit does not load TVM
@@ -178,8 +178,12 @@ def _part_key(symbol: str, chip: Chip) -> str:
 
 def kinds_of(function: Operation) -> frozenset[str]:
     """What levels may refine in a kernel: "int8", products of bytes; "bf16", of bfloat16."""
-    names = {o.name for o in ir.walk(ir.body(function))}
-    return frozenset(kind.label for kind in KINDS if names & {kind.matmul, kind.conv})
+    operations = list(ir.walk(ir.body(function)))
+    names = {o.name for o in operations}
+    found = {kind.label for kind in KINDS if names & {kind.matmul, kind.conv}}
+    if any(o.name == "ai.attention" and ir.attrs(o)["narrow"] for o in operations):
+        found.add(HALVES.label)
+    return frozenset(found)
 
 
 def _code_levels(function: Operation, chips: Sequence[Chip]) -> tuple[int, ...]:

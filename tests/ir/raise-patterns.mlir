@@ -94,7 +94,7 @@ module {
     %11 = "ai.transpose"(%10) {perm = [0, 2, 1, 3]} : (tensor<?x?x2x4xf32, #ai.dims<["b", "s", "2", "4"]>>) -> tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>
     %12 = "ai.transpose"(%9) {perm = [0, 2, 3, 1]} : (tensor<?x?x2x4xf32, #ai.dims<["b", "s", "2", "4"]>>) -> tensor<?x2x4x?xf32, #ai.dims<["b", "2", "4", "s"]>>
     %13 = "ai.transpose"(%12) {perm = [0, 1, 3, 2]} : (tensor<?x2x4x?xf32, #ai.dims<["b", "2", "4", "s"]>>) -> tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>
-    %14 = "ai.attention"(%8, %13, %11, %arg1) {causal = false, scale = 5.000000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x1x1x?xf32, #ai.dims<["b", "1", "1", "s"]>>) -> tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>
+    %14 = "ai.attention"(%8, %13, %11, %arg1) {causal = false, narrow = false, scale = 5.000000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>, tensor<?x1x1x?xf32, #ai.dims<["b", "1", "1", "s"]>>) -> tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>
     %15 = "ai.full"() {dtype = "float32", shape = [], value = 0.000000e+00 : f64} : () -> tensor<f32>
     %16 = "ai.is_nan"(%14) : (tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>) -> tensor<?x2x?x4xi1, #ai.dims<["b", "2", "s", "4"]>>
     %17 = "ai.where"(%16, %15, %14) : (tensor<?x2x?x4xi1, #ai.dims<["b", "2", "s", "4"]>>, tensor<f32>, tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>) -> tensor<?x2x?x4xf32, #ai.dims<["b", "2", "s", "4"]>>

@@ -46,7 +46,8 @@ def test_every_empty_sample_has_a_schedule(name: str, number: int, case: Any) ->
 
 
 def test_no_schedule_is_a_diagnostic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "SCHEDULES", schedules.SCHEDULES[:2])
+    few = [s for s in schedules.SCHEDULES if s[0] in ("empty", "attention")]
+    monkeypatch.setattr(schedules, "SCHEDULES", few)
     program = program_of([TensorType((2, 3), "float32")], lambda x: ir.build("ai.tanh", x))
     with program, pytest.raises(CuvilError) as caught:
         schedule_kernel(program, program.function("main"), V4, "main")

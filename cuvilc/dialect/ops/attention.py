@@ -29,7 +29,8 @@ class Attention:
     q [B, H, S, D], k [B, G, T, D], v [B, G, T, E] → [B, H, S, E]; H is a multiple of G, and head h
     uses key head h // (H/G). The mask broadcasts to [B, H, S, T]: floats are added, a false bool
     hides. `causal` hides t > s. `softcap` c > 0 makes scores c·tanh(scores/c) before the mask.
-    A row with everything hidden gives NaN, as softmax does.
+    A row with everything hidden gives NaN, as softmax does. `narrow`: what is multiplied (scaled
+    queries, keys, values, exponentials) may be rounded to bfloat16 where that is faster.
     """
 
     q: Tensor
@@ -39,8 +40,9 @@ class Attention:
     scale: float
     causal: bool = False
     softcap: float = 0.0
+    narrow: bool = False
 
-    def shape(q, k, v, mask, *, scale, causal, softcap):
+    def shape(q, k, v, mask, *, scale, causal, softcap, narrow):
         for t, what in ((q, "q"), (k, "k"), (v, "v")):
             need_rank(t, 4, what)
         need_float(q, "q")
@@ -51,11 +53,12 @@ class Attention:
         grouped = equal(mod(q.shape[1], k.shape[1]), 0) if k.shape[1] != 0 else 0
         need_true(grouped, f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
         need(softcap >= 0, f"softcap must not be negative: {softcap}")
+        need(not narrow or q.dtype == "float32", f"narrow products of {q.dtype}")
         if mask is not None:
             _check_mask(mask, q, (*q.shape[:3], k.shape[2]))
         return TensorType((*q.shape[:3], v.shape[3]), q.dtype)
 
-    def reference(q, k, v, mask, *, scale, causal, softcap):
+    def reference(q, k, v, mask, *, scale, causal, softcap, narrow):
         share = q.shape[1] // k.shape[1]
         k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
         scores = scale * np.matmul(q, np.swapaxes(k, -1, -2))

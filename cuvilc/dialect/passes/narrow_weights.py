@@ -1,7 +1,7 @@
 """`--precision bf16`: constant float32 weights of products and convolutions become bfloat16.
 
-The other operand is rounded to bfloat16 as it is read, sums stay float32. What has no constant
-weights (attention, products of two inputs), and convolutions in groups, stay as they are.
+The other operand is rounded to bfloat16 as it is read, sums stay float32. Attention may round its
+operands. Other products of two inputs, and convolutions in groups, stay as they are.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def run(program: Program, context: PassContext) -> None:
         rules: Rules = {
             "ai.matmul": (narrow.narrow_product,),
             "ai.conv": (narrow.narrow_convolution,),
+            "ai.attention": (narrow_attention,),
         }
         rewrite(Graph(program), rules, context)
 
@@ -67,6 +68,14 @@ class _Narrow:
         if (value, turn) not in self.made:
             self.made[value, turn] = _narrow(g, value, turn)
         return self.made[value, turn]
+
+
+def narrow_attention(g: Graph, node: Node) -> Any:
+    """Attention's products may be of bfloat16."""
+    if node.attr("narrow") or g.type(node.result).dtype != "float32":
+        return None
+    attrs = node.attrs | {"narrow": True}
+    return g.build("ai.attention", *node.operands, origin=(node,), **attrs)
 
 
 def _narrow(g: Graph, value: Value, turn: bool) -> Value:

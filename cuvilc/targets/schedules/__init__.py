@@ -8,6 +8,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
 from cuvilc.targets.schedules import (
     attention,
+    attention_narrow,
     conv,
     conv_dot,
     depthwise,
@@ -38,6 +39,7 @@ Schedule = Callable[[Region, Chip, str], Scheduled]
 
 SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("empty", empty.schedule),
+    ("attention-narrow", attention_narrow.schedule),
     ("attention", attention.schedule),
     ("gemm", gemm.schedule),
     ("gemm-dot", gemm_dot.schedule),
