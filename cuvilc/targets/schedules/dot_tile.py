@@ -16,6 +16,9 @@ from cuvilc.targets.dots import BYTES, HALVES, Dots
 from cuvilc.targets.schedules.microkernel import RegisterTile, tile_rows
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 
+# Groups of weights, each of a panel's columns, that are fetched before they are multiplied: 12 KiB,
+# and about as many cycles as memory takes. The hardware's prefetchers stop at the end of each page.
+AHEAD = 96
 # Vectors that widening needs besides, where no instruction multiplies groups.
 _WIDENED = 4
 

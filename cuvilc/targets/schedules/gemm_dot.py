@@ -12,10 +12,11 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, GROUP_BYTES, KINDS, Dots
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.dot_rounding import Rounding
-from cuvilc.targets.schedules.dot_tile import DotTile, dot_rows, load_group
+from cuvilc.targets.schedules.dot_tile import AHEAD, DotTile, dot_rows, load_group
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.gemm_operands import Left, Right
+from cuvilc.targets.schedules.gemm_operands import FEW_ROWS, Left, Right
 from cuvilc.targets.schedules.gemm_plan import (
+    LINE,
     PANEL,
     Plan,
     balanced_rows,
@@ -28,8 +29,9 @@ from cuvilc.targets.tir import const
 
 _PADDING = 64  # elements between packed rows of A
 _ALIAS_BYTES, _WAYS = 4096, 8
-# Panels that share rows which a task packs: packing takes 5 % of the time with 4, 2 % with 12.
-_SHARING = 12
+# Panels that share rows which a task packs, packing takes 5 % of the time with 4, 1 % with 24; but
+# so many tasks shall be left.
+_SHARING, _TASKS = 24, 16
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -90,12 +92,13 @@ def _share_packed_rows(plan: Plan) -> None:
     """Let so many panels of a task share its packed rows that packing is a small part of it, and
     fewer tiles of rows.
     """
-    few = not isinstance(plan.m, int) or plan.m <= plan.rows
-    if plan.a_direct or few or not isinstance(plan.n, int):
+    m, n = plan.m, plan.n
+    if plan.a_direct or not isinstance(m, int) or m <= plan.rows or not isinstance(n, int):
         return
     tiles = plan.tile_group * plan.panel_group
-    panels = -(-plan.n // plan.width)
-    plan.panel_group = max(plan.panel_group, balanced_rows(panels, _SHARING))
+    panels, row_tiles = -(-n // plan.width), -(-m // plan.rows)
+    groups = max(-(-panels // _SHARING), -(-_TASKS // row_tiles))
+    plan.panel_group = max(plan.panel_group, -(-panels // groups))
     plan.tile_group = max(1, min(plan.tile_group, tiles // plan.panel_group))
 
 
@@ -178,6 +181,18 @@ class _Panels(Right):
         block = k.floordiv(panel, share)
         column = (panel - block * share) * self.plan.width
         self._panel = self.b.let(block * (self.groups * PANEL) + column)
+
+    def begin_tile(self, number: Any, rows: int) -> None:
+        """A row tile of `rows` rows is next."""
+        plan = self.plan
+        self._streams = plan.b_kind == "packed" and plan.width == PANEL and rows > FEW_ROWS
+
+    def begin_step(self, k: Any) -> None:
+        """Group k is next: what is AHEAD groups behind it, of this panel or the next one, shall
+        come, for the hardware's prefetchers stop at the end of each page.
+        """
+        for line in range(0, PANEL if self._streams else 0, LINE):
+            self.b.prefetch(self._buffer, self._panel + (k + AHEAD) * PANEL + line)
 
     def _pack(self, panel: Any) -> None:
         """The panel into scratch, each group as an int32; zeros beyond the last row of B."""

@@ -11,7 +11,7 @@ from cuvilc.targets.schedules.gemm_plan import LINE, PANEL, Plan
 from cuvilc.targets.schedules.microkernel import lesser
 
 _STEP = 16  # elements that packing moves at once
-_FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
+FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
 
 
 class Left:
@@ -134,7 +134,7 @@ class Right:
         streams = plan.b_kind == "packed" and plan.width == PANEL
         streams = streams and ir.type_of(plan.b).dtype == "float32"
         self._ahead: Any = None
-        if streams and several and rows == plan.rows > _FEW_ROWS:
+        if streams and several and rows == plan.rows > FEW_ROWS:
             half = lesser(number, 1) * (self.k * LINE)
             self._ahead = self.b.let(self._panel + self.k * PANEL + half)
 
