@@ -325,6 +325,7 @@ def full(value: float | int | bool, shape: Sequence[Dim] = (), dtype: str = "flo
 
 
 _WHOLE_BYTES = 1 << 20
+_SAMPLE_BYTES = 1024
 
 
 def fingerprint(array: np.ndarray) -> str:
@@ -337,8 +338,8 @@ def fingerprint(array: np.ndarray) -> str:
     if flat.nbytes <= _WHOLE_BYTES:
         digest.update(flat.tobytes())
     else:
-        for start in (i * (flat.nbytes - 4096) // 63 for i in range(64)):
-            digest.update(flat[start : start + 4096].tobytes())
+        for start in (i * (flat.nbytes - _SAMPLE_BYTES) // 63 for i in range(64)):
+            digest.update(flat[start : start + _SAMPLE_BYTES].tobytes())
     return digest.hexdigest()[:16]
 
 
