@@ -64,11 +64,13 @@ def test_what_was_built_computes_as_the_interpreter(model: Path, target: str) ->
 
 @pytest.mark.parametrize("target", ["x86", "null"])
 def test_identical_inputs_make_identical_packages(model: Path, target: str) -> None:
-    packages = [model.with_name(f"{n}.cuvil") for n in "ab"]
-    for package, jobs in zip(packages, (1, 2), strict=True):
+    """Whatever the jobs, without a cache as with an empty one and with a full one."""
+    packages = [model.with_name(f"{n}.cuvil") for n in "abc"]
+    for package, jobs in zip(packages, (1, 2, 1), strict=True):
         build(BuildRequest(model, package, target=target, jobs=jobs, use_cache=jobs == 1))
     for file in packages[0].iterdir():
-        assert file.read_bytes() == (packages[1] / file.name).read_bytes(), file.name
+        for other in packages[1:]:
+            assert file.read_bytes() == (other / file.name).read_bytes(), file.name
 
 
 def test_verification_does_not_change_the_package(model: Path) -> None:
