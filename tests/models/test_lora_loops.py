@@ -196,6 +196,13 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], list[Any]]] = {
     "the batch cut up": (  # [B, 2, K] → [2, B, K]
         [node("Reshape", "x cut", "r"), node("ReduceSum", "r first", "h", keepdims=0),
          node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [B, 2, K]),
+    "another axis made as long as the batch": (  # [B, 2, K] → [2, B, K] → [B, 2 · K]
+        [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Relu", "t", "r"),
+         node("Reshape", "r long", "l"), node("MatMul", "l fold", "h"),
+         node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [B, 2, K]),
+    "another axis cut as long as the batch": (  # [B, 4, K] → [4, B, K] → [B, B, K]
+        [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Gather", "t order", "h", axis=0),
+         node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [B, T, K]),
     "rows without the batch": (
         [node("ReduceMean", "x", "h", axes=[0], keepdims=0),
          node("MatMul", "h cell.weight", "y", "/cell/MatMul")], [T, T, K]),
@@ -208,7 +215,8 @@ def test_rows_that_are_not_the_batch(tmp_path: Path, case: str) -> None:
     path = _save(
         tmp_path, nodes, shape, none=np.float32(0), three=np.array(3), yes=np.array(True),
         order=np.array([2, 0, 1]), minus=np.array([-1]), least=np.array([-100]),
-        first=np.array([0]), cut=np.array([2, B, K]),
+        first=np.array([0]), cut=np.array([2, B, K]), long=np.array([B, 2 * K]),
+        fold=values(2 * K, K, seed=4),
     )  # fmt: skip
     with pytest.raises(CuvilError) as caught:
         _packed(tmp_path, path)

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, Shape, mod
+from cuvilc.dialect.dims import Dim, Shape, mod, product
 from cuvilc.dialect.ir import Operation, Value
 
+_LOST = -1
 _PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
 
 
@@ -23,12 +24,15 @@ def turned(main: Any, batch: Dim) -> set[Value]:
 
 
 class _Flow:
-    """live: what depends on the inputs; turned: of that, whose rows are not the batch's."""
+    """live: what depends on the inputs; turned: of that, whose rows are not the batch's; moved:
+    which axis has the batch where a transpose put another first, or _LOST.
+    """
 
     def __init__(self, batch: Dim) -> None:
         self.batch = batch
         self.live: set[Value] = set()
         self.turned: set[Value] = set()
+        self.moved: dict[Value, int] = {}
 
     def run(self, main: Any) -> set[Value]:
         self.live.update(main.arguments)
@@ -44,10 +48,11 @@ class _Flow:
                     inner = ir.body(operation, i)
                     self._block(inner)
                     self._same(ir.terminator(inner).operands, operation.results)
-            elif self.live.intersection(operation.operands):
+            elif len(operation.results) and self.live.intersection(operation.operands):
                 self.live.update(operation.results)
                 if self.turned.intersection(operation.operands) or self._turns(operation):
                     self.turned.update(operation.results)
+                self._move(operation)
 
     def _loop(self, loop: Operation) -> None:
         """Until nothing more comes of another round."""
@@ -55,8 +60,8 @@ class _Flow:
         carried = len(body.arguments)
         self._same(loop.operands[first:], body.arguments)
         found = -1
-        while found != len(self.live) + len(self.turned):
-            found = len(self.live) + len(self.turned)
+        while found != len(self.live) + len(self.turned) + len(self.moved):
+            found = len(self.live) + len(self.turned) + len(self.moved)
             self._block(body)
             self._same(ir.terminator(body).operands[first : first + carried], body.arguments)
         given = list(ir.terminator(body).operands)[first:]
@@ -73,6 +78,8 @@ class _Flow:
                 self.live.add(other)
             if value in self.turned:
                 self.turned.add(other)
+            if value in self.moved:
+                self.moved.setdefault(other, self.moved[value])
 
     def _is_long(self, value: Value) -> bool:
         return bool(ir.type_of(value).shape[:1] == (self.batch,))
@@ -84,6 +91,11 @@ class _Flow:
             return attrs["perm"][:1] != (0,) and self._is_long(operation.results[0])
         if operation.name == "ai.matmul" and (x not in self.live or _is_turned_product(x, attrs)):
             return self._is_long(operation.results[0])  # rows are those of the first operand
+        if x in self.moved and not self._is_long(x):
+            # A first axis of another kind, made as long as the batch. Without that axis, trust.
+            ranks = {ir.type_of(v).rank for v in (x, operation.results[0])}
+            made = operation.name == "ai.reshape" or len(ranks) == 1
+            return made and self._is_long(operation.results[0]) and not self._is_first(x)
         if x not in self.live or not self._is_long(x):
             return False
         if operation.name == "ai.reshape":  # [4, 6] → [6, 4]: then no axis is the batch
@@ -97,6 +109,40 @@ class _Flow:
             return bool(attrs["axis"] == 0)
         # A reduction that keeps its axis leaves one row, which may be added to all.
         return attrs.get("keepdims") is False and 0 in (*attrs.get("axes", ()), attrs.get("axis"))
+
+    def _move(self, operation: Operation) -> None:
+        """Note where the batch is in what an operation makes of its operands."""
+        if operation.name == "ai.transpose":
+            x, perm = operation.operands[0], ir.attrs(operation)["perm"]
+            before = self.moved.get(x, 0)
+            at = before if before == _LOST else list(perm).index(before)
+        else:
+            moved = [v for v in operation.operands if v in self.moved]
+            if not moved:
+                return
+            x = moved[0]
+            at = self.moved[x]
+        for result in operation.results:
+            if self._is_long(result):
+                continue  # told by _turns
+            if operation.name == "ai.reshape":
+                at = self._after_reshape(ir.type_of(x).shape, ir.type_of(result).shape, at)
+            elif ir.type_of(result).rank != ir.type_of(x).rank:
+                at = _LOST
+            if at != 0:
+                self.moved.setdefault(result, at)
+
+    def _after_reshape(self, before: Shape, after: Shape, at: int) -> int:
+        if at != _LOST:
+            for i, size in enumerate(after):
+                if product(after[:i]) == product(before[:at]) and mod(size, self.batch) == 0:
+                    return i
+        return _LOST
+
+    def _is_first(self, x: Value) -> bool:
+        """Whether no elements come before those of the axis that has the batch."""
+        at = self.moved[x]
+        return at != _LOST and product(ir.type_of(x).shape[:at]) == 1
 
     def _keeps(self, shape: Shape) -> bool:
         """Whether a reshape to these sizes, of what begins with the batch, keeps or joins it."""
