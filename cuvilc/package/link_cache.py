@@ -23,6 +23,8 @@ _HIDDEN_PLACES = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH")
 # What else in the environment compilers and linkers obey.
 _VARIABLES = ("GNUTARGET", "PATH", "SOURCE_DATE_EPOCH")
 _PREFIXES = ("CCC_", "COLLECT_", "GCC_", "LD")
+# How clang and gcc say that a file holds options of theirs.
+_SETTINGS = ("Configuration file:", "Reading specs from")
 _PROGRAMS = ("as", "ld")
 
 
@@ -36,6 +38,7 @@ class LinkCache:
     @property
     def enabled(self) -> bool:
         hidden = any(os.environ.get(name) for name in _HIDDEN_PLACES)
+        hidden |= any(words in self.toolchain.identity for words in _SETTINGS)
         return self.cache.enabled and not self.toolchain.triple and not hidden
 
     def key(self, command: Sequence[str], contents: Iterable[bytes | str]) -> str:

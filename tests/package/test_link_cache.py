@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,12 @@ def test_nothing_is_kept_where_files_may_hide(
     linker: Linker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
+    assert [linker.link()[1] for _ in range(2)] == [1, 1]
+
+
+def test_nothing_is_kept_where_a_file_holds_options(linker: Linker) -> None:
+    said = linker.toolchain.identity + "Configuration file: /etc/clang/clang.cfg\n"
+    linker.toolchain = replace(linker.toolchain, identity=said)
     assert [linker.link()[1] for _ in range(2)] == [1, 1]
 
 
