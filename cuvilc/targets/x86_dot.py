@@ -2,8 +2,9 @@
 
 `cuvil_dot`, uint8 times int8, is exact: one instruction with VNNI. Without, bytes are widened to 16
 bits, where the sum of two products fits 32: pmaddubsw would be shorter but saturates at 16.
-`cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without. So is
-`cuvil_round_bf16`, which like the former takes subnormal numbers for zeros.
+`cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without.
+`cuvil_round_bf16` and `cuvil_pair_bf16` are there with AVX512-BF16 only. All three take subnormal
+numbers for zeros.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _MULTIPLY_ADD = {
     4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512",
 }  # fmt: skip
 _DOT = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}
-_DOT_BF16 = {8: "llvm.x86.avx512bf16.dpbf16ps.256", 16: "llvm.x86.avx512bf16.dpbf16ps.512"}
+_DOT_BF16 = {16: "llvm.x86.avx512bf16.dpbf16ps.512"}
+_ROUND_BF16 = {16: "llvm.x86.avx512bf16.cvtneps2bf16.512"}
+_PAIR_BF16 = {16: "llvm.x86.avx512bf16.cvtne2ps2bf16.512"}
 _HEAD = """
 define linkonce_odr hidden {sums} @{function}({sums} %c, i32 %a, {n} %b)
     alwaysinline nounwind readnone {{
@@ -45,7 +48,7 @@ _WIDENED = """\
 }}
 declare {n} @{name}({items}, {items})
 """
-_ROUND_BF16 = """
+_ROUND = """
 define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
   %v = load <{lanes} x float>, ptr %from, align 4
   %r = call <{lanes} x bfloat> @{name}(<{lanes} x float> %v)
@@ -55,7 +58,7 @@ define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinl
 }}
 declare <{lanes} x bfloat> @{name}(<{lanes} x float>)
 """
-_PAIR_BF16 = """
+_PAIR = """
 define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
   %p = getelementptr float, ptr %from, i64 {lanes}
   %x = load <{lanes} x float>, ptr %from, align 4
@@ -68,8 +71,6 @@ define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinl
 }}
 declare <{both} x bfloat> @{name}(<{lanes} x float>, <{lanes} x float>)
 """
-_PAIRED = {16: "llvm.x86.avx512bf16.cvtne2ps2bf16.512"}
-_ROUNDED = {16: "llvm.x86.avx512bf16.cvtneps2bf16.512"}
 
 
 def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
@@ -86,11 +87,11 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
             name=_DOT_BF16[lanes], function=HALVES.function,
         )  # fmt: skip
-        found[HALVES.rounds] = _ROUND_BF16.format(
-            function=HALVES.rounds, lanes=lanes, name=_ROUNDED[lanes]
+        found[HALVES.rounds] = _ROUND.format(
+            function=HALVES.rounds, lanes=lanes, name=_ROUND_BF16[lanes]
         )
         order = ", ".join(f"i32 {i}, i32 {lanes + i}" for i in range(lanes))
-        found[HALVES.pairs] = _PAIR_BF16.format(
-            function=HALVES.pairs, lanes=lanes, both=2 * lanes, name=_PAIRED[lanes], order=order
+        found[HALVES.pairs] = _PAIR.format(
+            function=HALVES.pairs, lanes=lanes, both=2 * lanes, name=_PAIR_BF16[lanes], order=order
         )
     return found

@@ -353,6 +353,7 @@ class Attention:
     def _masked(self, value: Any, s: Any, t: Any) -> Any:
         k, cap = self.k, self.attrs["softcap"]
         if cap:
+            # Infinity times a score of 0 would be NaN.
             inverse = min(1 / cap, float(np.finfo(self.dtype).max))
             value = const(cap, self.dtype) * k.tanh(value * const(inverse, self.dtype))
         if self.mask is None:

@@ -12,7 +12,7 @@ from cuvilc.targets.dots import Dots
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.tir import Buffer, as_expr
 
-VECTOR = 16  # elements
+VECTOR = 16  # elements: a block of channels, a step of gemm_operands.py's packing
 
 
 class Rounding:

@@ -29,8 +29,8 @@ from cuvilc.targets.tir import const
 
 _PADDING = 64  # elements between packed rows of A
 _ALIAS_BYTES, _WAYS = 4096, 8
-# Panels that share rows which a task packs, packing takes 5 % of the time with 4, 1 % with 24; but
-# so many tasks shall be left.
+# How many panels of a task share the rows that it packs: with 4 packing takes 5 % of the time, with
+# 24 1 %. And how many tasks shall be left at least.
 _SHARING, _TASKS = 24, 16
 
 
@@ -188,9 +188,7 @@ class _Panels(Right):
         self._streams = plan.b_kind == "packed" and plan.width == PANEL and rows > FEW_ROWS
 
     def begin_step(self, k: Any) -> None:
-        """Group k is next: what is AHEAD groups behind it, of this panel or the next one, shall
-        come, for the hardware's prefetchers stop at the end of each page.
-        """
+        """Group k is next: fetch what is AHEAD groups behind it, of this panel or the next one."""
         for line in range(0, PANEL if self._streams else 0, LINE):
             self.b.prefetch(self._buffer, self._panel + (k + AHEAD) * PANEL + line)
 
