@@ -39,7 +39,7 @@ def write_image(
     metadata: Callable[[WeightsSummary], bytes],
     adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
 ) -> ImageSummary:
-    """Write the image to `file`, open for reading and writing, from its position on.
+    """Write the image to `file`, on disk, open for reading and writing, from its position on.
 
     `features` holds the bit of each CPU feature the runtime knows (runtime_source.feature_bits);
     `metadata` gives the JSON for the weights as they were stored, `adapters` the adapters for the

@@ -91,9 +91,9 @@ def link_library(
     CUV504 with the linker's message, OSError when a file cannot be written.
     """
     # Relative names and a fixed order: nothing of the machine can reach the output.
-    objects = [*((f"k{i}.o", o) for i, o in enumerate(kernels))]
-    objects += [*((f"r{i}.o", o) for i, o in enumerate(runtime))]
-    texts = {"table.s": kernel_table(plan), "exports": _EXPORTS}
+    objects = [(f"k{i}.o", o) for i, o in enumerate(kernels)]
+    objects += [(f"r{i}.o", o) for i, o in enumerate(runtime)]
+    texts = {"table.s": kernel_table(plan).encode("ascii"), "exports": _EXPORTS.encode("ascii")}
     names = [name if isinstance(o, bytes) else str(o.resolve()) for name, o in objects]
     command = [
         *toolchain.arguments, *LINK_FLAGS, "-Wl,--version-script=exports", "-o", "model.so",
@@ -105,20 +105,23 @@ def link_library(
         contents = (o if isinstance(o, bytes) else o.read_bytes() for _, o in objects)
         key = links.key(command, [*texts.values(), *contents])
         if (library := links.get(key)) is not None:
-            with open(os.open(destination, os.O_CREAT | os.O_WRONLY, 0o777), "wb") as file:
-                file.write(library)
+            _write_executable(destination, library)
             return
     with TemporaryDirectory(prefix=".link-", dir=destination.parent) as directory:
         place = Path(directory)
-        for name, text in texts.items():
-            (place / name).write_text(text, "ascii")
-        for name, content in objects:
+        for name, content in [*texts.items(), *objects]:
             if isinstance(content, bytes):
                 (place / name).write_bytes(content)
         trace = _link(command, directory, traced=bool(key))
         if trace:
             links.put(key, (place / "model.so").read_bytes(), trace)
         (place / "model.so").replace(destination)
+
+
+def _write_executable(path: Path, content: bytes) -> None:
+    """A new file, with the permissions that a linker gives."""
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o777), "wb") as file:
+        file.write(content)
 
 
 def _link(command: list[str], directory: str, traced: bool) -> str:

@@ -108,9 +108,7 @@ class _Hasher:
 
 
 class WeightsWriter:
-    """Appends weights to `file`, on disk, open for reading and writing, from the section's start
-    on.
-    """
+    """Appends weights to `file`, on disk, open for reading and writing, from its position on."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

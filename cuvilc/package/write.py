@@ -48,9 +48,8 @@ def write_package(
 
     `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
     level; `metadata` comes from `describe`; `cache` keeps the compiled runtime, `links` linked
-    libraries; `adapters` gives those that come with the package, for
-    its fingerprint (cuvla.py). Raises CUV501 to CUV511; then nothing is left behind,
-    and what stood at the destination stands there still.
+    libraries; `adapters` gives those that come with the package, for its fingerprint (cuvla.py).
+    Raises CUV501 to CUV511; then nothing is left behind, and what stood there stands there still.
     """
     check_destination(destination)
     with os_errors(destination):
