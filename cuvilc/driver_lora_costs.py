@@ -121,17 +121,16 @@ class _Weights:
 
         self._bytes: dict[Any, int] = {}
         self._whole: dict[str, Any] = {}  # by module
-        merged = set()
+        self._merged: set[Any] = set()
         for site in (s for s in attached.sites if s.parameter == "weight"):
             dtype = ir.type_of(site.value).dtype
             if precision == "bf16" and dtype == "float32" and site.kind != "embedding":
                 dtype = "bfloat16"
             self._bytes[site.value] = prod(site.shape) * item_bytes(dtype)
             if dtype == "float32":
-                merged.add(site.value)
+                self._merged.add(site.value)
             else:
                 self._whole[site.module] = site.value
-        self._merged = merged
 
     def changed_bytes(self) -> int:
         return sum(self._bytes.values())

@@ -61,13 +61,14 @@ def _mask(n: Node, q: ir.Value, k: ir.Value) -> ir.Value | None:
 
 def _hidden_rows(n: Node, causal: bool) -> ir.Value | None:
     """[.., S, 1]: where a mask of floats hides everything; such a row is 0 by ONNX, NaN by
-    ai.attention. None if it hides no whole row.
+    ai.attention. None if it hides no whole row. Raises UseDefinition.
     """
     if not n.has(3):
         return None
     known = n.array(3)
     if known is not None:
         visible = known != -math.inf
+        # By causality the first row sees the first key alone, and each row that one at least.
         if np.all(np.any(visible[..., :1] if causal else visible, axis=-1)):
             return None
     if causal:  # what the mask leaves may be what causality hides

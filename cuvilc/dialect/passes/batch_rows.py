@@ -11,7 +11,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape, mod, product
 from cuvilc.dialect.ir import Operation, Value
 
-_LOST = -1
+_LOST = -1  # an axis that is not known any more
 _PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
 
 
@@ -125,14 +125,16 @@ class _Flow:
         for result in operation.results:
             if self._is_long(result):
                 continue  # told by _turns
+            place = at
             if operation.name == "ai.reshape":
-                at = self._after_reshape(ir.type_of(x).shape, ir.type_of(result).shape, at)
+                place = self._after_reshape(ir.type_of(x).shape, ir.type_of(result).shape, at)
             elif ir.type_of(result).rank != ir.type_of(x).rank:
-                at = _LOST
-            if at != 0:
-                self.moved.setdefault(result, at)
+                place = _LOST
+            if place != 0:
+                self.moved.setdefault(result, place)
 
     def _after_reshape(self, before: Shape, after: Shape, at: int) -> int:
+        """The axis that has, or begins with, what axis `at` was."""
         if at != _LOST:
             for i, size in enumerate(after):
                 if product(after[:i]) == product(before[:at]) and mod(size, self.batch) == 0:

@@ -52,6 +52,7 @@ class _Scores:
         self.nodes.append(product)
         q, k = product.operands
         self.q, self.k = self._unscale(q), self._unscale(k)
+        # float16 and bfloat16 are computed in float32, too.
         dtype = "float64" if self.g.type(self.q).dtype == "float64" else "float32"
         if not abs(self.scale) <= float(np.finfo(dtype).max):
             raise Miss(f"the scale {self.scale} is no number of {dtype}")
