@@ -120,7 +120,7 @@ LoraModules = Annotated[
 Jobs = Annotated[
     int | None, _Option("--jobs", min=1, metavar="N", help="Kernels at once. [default: all CPUs]")
 ]
-NoCache = Annotated[bool, _Option("--no-cache", help="Compile every kernel anew.")]
+NoCache = Annotated[bool, _Option("--no-cache", help="Compile every kernel anew, and link.")]
 Verify = Annotated[
     bool,
     _Option("--verify", help="Run the package before it takes its place; keep only a right one."),
