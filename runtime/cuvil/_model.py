@@ -174,6 +174,10 @@ class Model:
         if adapters and self.lora_mode == "swap":
             message = "the package was built with --lora swap: one adapter at a time, for all rows"
             self._fail("CUV612", message, "model.use(NAME), then run without `adapters`")
+        for name in adapters:
+            if name is not None and not isinstance(name, str):
+                kind = type(name).__name__
+                self._fail("CUV610", f"an adapter is a name or None, not {name!r} ({kind})")
         names = [None if name is None else _c_string(name) for name in adapters]
         array = (c_char_p * len(names))(*names)
         self._check(self._library.set_adapters(context.handle, tenant, array, len(names)))

@@ -129,6 +129,8 @@ def test_wrong_batches(batched: Batched) -> None:
     name = batched.inside[0]
     with pytest.raises(cuvil.CuvilError, match="3 adapters are given for a batch of 2"):
         model.run(batched.feeds, adapters=[name, None, name])
+    with pytest.raises(cuvil.CuvilError, match=r"a name or None, not 1 \(int\)"):
+        model.run(batched.feeds, adapters=[name, 1])  # type: ignore[list-item]
     with pytest.raises(cuvil.CuvilError, match="--lora batch"):
         model.use(name)
     batched.check(model.run(batched.feeds, adapters=[name, None])["y"], (name, None))

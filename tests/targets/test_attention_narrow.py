@@ -52,6 +52,17 @@ def test_one_instruction_multiplies() -> None:
     assert error(wide) < 1e-6 < error(narrow)
 
 
+@pytest.mark.parametrize("t", [1, 3, 64, 65])
+def test_an_infinite_value_is_no_nan(t: int) -> None:
+    """Also of the last key, which may be alone in its group."""
+    kernel = Kernel(program("1,1,5,16", f"1,1,{t},16", f"1,1,{t},16"), BF16,
+                    attention_narrow.schedule)  # fmt: skip
+    feeds = random_feeds(kernel.program, {})
+    feeds["x2"][0, 0, -1, :7] = np.inf
+    (found,) = kernel.run(feeds)
+    assert np.isposinf(found[..., :7]).all() and np.isfinite(found[..., 7:]).all()
+
+
 def test_keys_between_other_features() -> None:
     """q, k and v as slices of one projection, as models have them."""
 

@@ -123,21 +123,23 @@ class _Narrow(Attention):
             e += width
 
     def _pack_values(self, pairs: Any) -> None:
-        """An odd last value meets itself, times 0."""
+        """packed_v: zeros beside an odd last value, which may be infinite: ∞ · 0 is NaN."""
         b = self.b
         with b.loop(pairs) as g:
             t = b.let(g * _GROUP)
-            other = b.let(tirx.min(t + 1, self.count - 1))
+            two = b.let(t + 1 < self.count)
             for e in range(0, self.e, VECTOR):
-                self._store_pairs(g * self.e + e, (t, other), e)
+                self._store_pairs(g * self.e + e, t, two, e)
 
-    def _store_pairs(self, at: Any, keys: tuple[Any, Any], e: int) -> None:
-        """packed_v[at + lane] = a group of values of two keys, for a vector of features."""
-        b = self.b
+    def _store_pairs(self, at: Any, t: Any, two: Any, e: int) -> None:
+        """packed_v[at + lane] = a group of values of keys t and t + 1, for a vector of features."""
+        b, none = self.b, const(0.0, "float32")
         both = b.local(2 * VECTOR, "float32")  # in registers, once the function is inlined
-        for i, t in enumerate(keys):
-            with b.loop(VECTOR, "vectorized") as lane:
-                b.store(both, i * VECTOR + lane, self._value(t, e + lane))
+        other = b.let(tirx.min(t + 1, self.count - 1))
+        with b.loop(VECTOR, "vectorized") as lane:
+            b.store(both, lane, self._value(t, e + lane))
+            value = self._value(other, e + lane)
+            b.store(both, VECTOR + lane, tirx.Select(two, value, none))
         to = as_expr(b.simplify(at))
         call = tirx.call_extern("int32", HALVES.pairs, both.data, self.packed_v.data, to)
         b.emit(tirx.Evaluate(call))
