@@ -34,9 +34,9 @@
 #define SHARE 2
 /* Longer than the gap between steps of one run, shorter than a time slice. */
 #define SPIN_NS 30000u
-/* A worker offers its core to others this often, between jobs, where nobody waits for it. Else, on a
- * core that another program wants too, its time slice ends within a piece, and the caller waits for
- * the other program's slice. */
+/* A worker offers its core to others this often, between jobs, where nobody waits for it. Else, on
+ * a core that another program wants too, its time slice ends within a piece, and the caller waits
+ * for the other program's slice. */
 #define YIELD_NS 400000u
 #define STACK_BYTES (512u << 10) /* under 2 MiB, lest a transparent huge page back it */
 
