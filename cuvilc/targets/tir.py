@@ -345,8 +345,8 @@ class KernelBuilder:
         self.emit(tirx.BufferStore(buffer, value, [self.simplify(index)]))
 
     def prefetch(self, buffer: Buffer, index: Any) -> None:
-        """Let the line of float32 `buffer` at `index`, which may be anywhere, come into the second
-        level: the first holds what is being worked on.
+        """Let the line of `buffer` at `index`, in units of four bytes, which may be anywhere, come
+        into the second level: the first holds what is being worked on.
         """
         self.llvm("cuvil_prefetch", _PREFETCH)
         call = tirx.call_extern("int32", "cuvil_prefetch", buffer.data, as_expr(index))

@@ -115,6 +115,11 @@ class Attention:
         b, dtype = self.b, self.dtype
         self.packed_q = b.scratch(self.depth * self.chunk, dtype)
         self.packed_k = b.scratch(self.depth * KEYS, dtype)
+        self._allocate_rows()
+
+    def _allocate_rows(self) -> None:
+        """What each query row has: scores of a block, sums of p·v, maximum and sum."""
+        b, dtype = self.b, self.dtype
         self.scores = b.scratch(self.chunk * KEYS, dtype)
         self.sums = b.scratch(self.features * self.chunk, dtype)
         self.top = b.scratch(self.chunk, dtype)

@@ -60,11 +60,8 @@ class _Narrow(Attention):
         self.rounded_k = b.scratch(KEYS * self.wide, "int32")
         self.packed_k = b.scratch(KEYS * self.wide, "int32")
         self.packed_v = b.scratch(KEYS // _GROUP * self.e, "int32")
-        self.scores = b.scratch(self.chunk * KEYS, "float32")
         self.weights = b.scratch(self.chunk * KEYS // _GROUP, "int32")
-        self.sums = b.scratch(self.e * self.chunk, "float32")
-        self.top = b.scratch(self.chunk, "float32")
-        self.total = b.scratch(self.chunk, "float32")
+        self._allocate_rows()
 
     def _round(self, to: Any, at: Any, count: int, element: Callable[[Any], Any]) -> None:
         """`count` elements, rounded, into `to` from its element `at` on."""

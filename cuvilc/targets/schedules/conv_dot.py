@@ -23,9 +23,8 @@ from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.dot_rounding import Rounding
-from cuvilc.targets.schedules.dot_tile import AHEAD, DotTile, load_group
-from cuvilc.targets.schedules.gemm_operands import FEW_ROWS
-from cuvilc.targets.schedules.gemm_plan import LINE, PANEL
+from cuvilc.targets.schedules.dot_tile import DotTile, fetch_ahead, load_group, streams
+from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
     first_of,
     lesser,
@@ -157,12 +156,12 @@ class _Conv:
         """So many neighbouring groups from byte `at` of each pixel on."""
         b = self.b
 
-        streams = tile.rows > FEW_ROWS and tile.width == PANEL
-        ahead = b.let(self.k.floordiv(panel, GROUP_BYTES) + AHEAD * PANEL) if streams else 0
+        ahead = streams(tile.rows, tile.width)
+        first = b.let(self.k.floordiv(panel, GROUP_BYTES)) if ahead else 0
 
         def step(g: Any, s: int) -> None:
-            for line in range(0, PANEL if streams else 0, LINE):
-                b.prefetch(self.w, ahead + g * PANEL + line)
+            if ahead:
+                fetch_ahead(b, self.w, first + g * PANEL)
             scalars = [load_group(b, self.input.buffer, at + p + g * GROUP_BYTES) for p in places]
             tile.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP_BYTES), s)
 

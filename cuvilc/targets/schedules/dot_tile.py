@@ -13,12 +13,14 @@ from tvm import tirx
 
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, HALVES, Dots
+from cuvilc.targets.schedules.gemm_operands import FEW_ROWS
+from cuvilc.targets.schedules.gemm_plan import LINE, PANEL
 from cuvilc.targets.schedules.microkernel import RegisterTile, tile_rows
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 
 # Groups of weights, each of a panel's columns, that are fetched before they are multiplied: 12 KiB,
 # and about as many cycles as memory takes. The hardware's prefetchers stop at the end of each page.
-AHEAD = 96
+_AHEAD = 96
 # Vectors that widening needs besides, where no instruction multiplies groups.
 _WIDENED = 4
 
@@ -98,6 +100,17 @@ def dot_rows(chip: Chip, kind: Dots, width: int) -> int:
 def load_group(b: KernelBuilder, buffer: Buffer, offset: Any) -> PrimExpr:
     """Four bytes from a byte offset on, as an int32."""
     return tirx.call_pure_extern("int32", "cuvil_load_group", buffer.data, as_expr(offset))
+
+
+def streams(rows: int, width: int) -> bool:
+    """Whether the weights of a tile are fetched ahead: not where memory is what decides anyway."""
+    return rows > FEW_ROWS and width == PANEL
+
+
+def fetch_ahead(b: KernelBuilder, weights: Buffer, group: Any) -> None:
+    """Let the panel's groups come that lie _AHEAD behind those beginning at the `group`-th."""
+    for line in range(0, PANEL, LINE):
+        b.prefetch(weights, group + _AHEAD * PANEL + line)
 
 
 class DotTile(RegisterTile):

@@ -12,11 +12,10 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, GROUP_BYTES, KINDS, Dots
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.dot_rounding import Rounding
-from cuvilc.targets.schedules.dot_tile import AHEAD, DotTile, dot_rows, load_group
+from cuvilc.targets.schedules.dot_tile import DotTile, dot_rows, fetch_ahead, load_group, streams
 from cuvilc.targets.schedules.gemm import Gemm
-from cuvilc.targets.schedules.gemm_operands import FEW_ROWS, Left, Right
+from cuvilc.targets.schedules.gemm_operands import Left, Right
 from cuvilc.targets.schedules.gemm_plan import (
-    LINE,
     PANEL,
     Plan,
     balanced_rows,
@@ -184,13 +183,12 @@ class _Panels(Right):
 
     def begin_tile(self, number: Any, rows: int) -> None:
         """A row tile of `rows` rows is next."""
-        plan = self.plan
-        self._streams = plan.b_kind == "packed" and plan.width == PANEL and rows > FEW_ROWS
+        self._streams = self.plan.b_kind == "packed" and streams(rows, self.plan.width)
 
     def begin_step(self, k: Any) -> None:
-        """Group k is next: fetch what is AHEAD groups behind it, of this panel or the next one."""
-        for line in range(0, PANEL if self._streams else 0, LINE):
-            self.b.prefetch(self._buffer, self._panel + (k + AHEAD) * PANEL + line)
+        """Group k is next: fetch groups behind it, of this panel or the next one."""
+        if self._streams:
+            fetch_ahead(self.b, self._buffer, self._panel + k * PANEL)
 
     def _pack(self, panel: Any) -> None:
         """The panel into scratch, each group as an int32; zeros beyond the last row of B."""
