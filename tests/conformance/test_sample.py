@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -15,6 +16,8 @@ from tests.conformance.report import report
 from tests.conformance.worker import RIVAL, Worker
 
 PART = 10
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+REFUSED = PAGE.read_text().partition("## Refused")[2]  # what may be refused, and nothing else
 KNOWN = getattr(import_module("tests.import.test_onnx_cases"), "DIFFERENT", frozenset())
 
 
@@ -37,6 +40,7 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
 def test_case(worker: Worker, name: str) -> None:
     outcome = worker.run(name)
     if outcome["kind"] == "refused":
+        assert f"`{name}`" in REFUSED, outcome["reason"]
         pytest.skip(outcome["reason"])
     assert outcome["kind"] == "passed", outcome["reason"]
 

@@ -148,12 +148,9 @@ def export(folder: Path) -> Callable[[str, str], Any]:
         options = {"dynamo": True, "verbose": False, **EXPORTERS[exporter]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                if options["dynamo"] is False:
-                    options = {"dynamo": False, "opset_version": 17}
-                torch.onnx.export(model, (example,), str(path), **options)
-            except torch.onnx.errors.OnnxExporterError as error:
-                pytest.skip(f"{exporter} cannot export {name}: {str(error).splitlines()[0]}")
+            if options["dynamo"] is False:
+                options = {"dynamo": False, "opset_version": 17}
+            torch.onnx.export(model, (example,), str(path), **options)
         return registry.load(path, registry.ImportOptions())
 
     return made

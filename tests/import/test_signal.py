@@ -70,12 +70,10 @@ def test_double_precision_stays(tmp_path):
         assert np.abs(z - wanted).max() < DOUBLE * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("onesided", [0, 1])
-@pytest.mark.parametrize("count", [1, 2])
+# A complex signal, of two numbers a sample, has no half that says it all.
+@pytest.mark.parametrize(("count", "onesided"), [(1, 0), (1, 1), (2, 0)])
 @pytest.mark.parametrize("window", [False, True])
 def test_stft(tmp_path, window, count, onesided):
-    if count == 2 and onesided:
-        pytest.skip("a complex signal has no such half")
     x, weights = signal(2, 137, count), signal(40)
     inputs = [x, np.array(13), weights if window else None, np.array(40)]
     frames = np.stack([x[:, b : b + 40] for b in range(0, 137 - 39, 13)], 1).astype(np.float64)

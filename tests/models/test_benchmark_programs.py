@@ -95,8 +95,6 @@ def test_one_core_is_taken_while_it_is_wanted() -> None:
 
 
 def test_techniques_are_measured_without_and_with(folder: Path, tmp_path: Path) -> None:
-    if compare.lacking(PEERS["cuvil"]):
-        pytest.skip("the compiler is not installed")
     text = started("techniques.py", folder, tmp_path, "--techniques", "fusion", *SHORT)
     report = json.loads((tmp_path / "results.json").read_text())
     apart, fused = report["results"][0]["peers"].values()
