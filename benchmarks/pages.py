@@ -1,7 +1,7 @@
 """Measure what benchmarks/README.md shows: `python benchmarks/pages.py [SECTION ...]`.
 
 Runs the programs of SECTIONS one after the other; each writes its table between two marks of the
-page, `<!-- NAME: begin -->` and `<!-- NAME: end -->`. All take some 40 minutes, on a machine that
+page, `<!-- NAME: begin -->` and `<!-- NAME: end -->`. All take some 50 minutes, on a machine that
 does nothing else.
 """
 
@@ -25,6 +25,7 @@ SECTIONS = {
     "--peers cuvil-bf16 openvino",
     "busy": "busy.py --peers all --rounds 5 --seconds 0.3 --quiet 1",
     "zoo": "zoo.py --rounds 3 --seconds 0.1 --quiet 1",
+    "operators": "operators.py",
     "roofline": "roofline.py",
     "techniques": "techniques.py",
 }

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import busy, compare, pages, peer, plot, roofline, table, techniques
+from benchmarks import busy, compare, operators, pages, peer, plot, roofline, table, techniques
 from benchmarks.peers import PEERS, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +101,36 @@ def test_techniques_are_measured_without_and_with(folder: Path, tmp_path: Path) 
     # Alone, the maximum reads and writes y once more.
     assert apart["moved_mb"] - fused["moved_mb"] == pytest.approx(4 * 2 * 64 * 128 / 1e6)
     assert "| fusion of kernels | small | 1 | " in text
+
+
+def test_operators_are_timed_beside_onnxruntime() -> None:
+    pytest.importorskip("onnxruntime")
+    command = [sys.executable, ROOT / "benchmarks" / "operators.py", "Split channels"]
+    command += ["--threads", "1", "--rounds", "1", "--seconds", "0.01"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Split channels 96x56x56 " in done.stdout and "1 times, " in done.stdout
+
+
+def test_operators_shows_the_slower_ones() -> None:
+    lines = operators.table([("a", 1, 2.0, 1.0), ("b", 2, 1.1, 1.0), ("c", 1, 1.0, 2.0)]).split(
+        "\n"
+    )
+    assert lines[0] == "3 times, 1 over 1.2; the middle ratio is 1.10."
+    assert lines[4:] == [
+        "| a | 1 | 2.000 | 1.000 | 2.00 **slower** |",
+        "| b | 2 | 1.100 | 1.000 | 1.10 |",
+    ]
+
+
+def test_operators_that_answer_otherwise_are_named() -> None:
+    one = np.ones((2, 3), np.float32)
+    assert not operators.wrong([one], [one * np.float32(1 + 1e-6)])
+    assert "error" in operators.wrong([one], [one * np.float32(1.01)])
+    assert "error" in operators.wrong([one * np.float32(np.nan)], [one])
+    assert "[3, 2]" in operators.wrong([one.T], [one])
+    assert "differ by 1" in operators.wrong([np.arange(3)], [np.arange(3) + 1])
+    assert not operators.wrong([np.arange(3, dtype="uint8")], [np.arange(1, 4, dtype="uint8")])
 
 
 def test_every_technique_names_peers() -> None:
