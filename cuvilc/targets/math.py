@@ -65,6 +65,12 @@ class Math:
         """The nearest integer, ties to the even one. (TVM would take nearbyint lane by lane.)"""
         return tirx.call_llvm_pure_intrin(_dtype(x), "llvm.roundeven", x)
 
+    def round_small(self, x: Any) -> Any:
+        """The same of a float32 of magnitude up to 2²², as an int32: with 1.5 · 2²³ added there is no
+        place for a fraction. LLVM subtracts nothing where only low bytes are kept.
+        """
+        return _bits(x + _f(_MAGIC)) - _i(0x4B400000)
+
     def sqrt(self, x: Any) -> Any:
         return tirx.sqrt(x)
 

@@ -130,6 +130,18 @@ def test_float32(name, reference, low, high, limit, chip, tmp_path):
     assert error[worst] <= limit, f"{error[worst]:.2f} ulp at {x[worst]!r}: {got[worst]!r}"
 
 
+@pytest.mark.parametrize("chip", [V4, V3], ids=lambda c: c.name)
+def test_small_numbers_are_rounded_to_even(chip, tmp_path):
+    halves = np.arange(-70_000, 70_000) / 2
+    x = np.concatenate([halves, halves * 0.9999, [2.0**22, 1 - 2.0**22]]).astype(np.float32)
+
+    def rounded(k, v):
+        return k.cast(k.round_small(v), "float32")
+
+    got = compile_function(tmp_path, chip, 1, "float32", rounded)(x)
+    np.testing.assert_array_equal(got, np.rint(x))
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_angles_that_have_lost_all_digits_stay_within_bounds(name, tmp_path):
     x = np.array([1e12, -1e20, 3e38, np.inf, -np.inf, np.nan], np.float32)

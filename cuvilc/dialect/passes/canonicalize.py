@@ -20,7 +20,7 @@ from cuvilc.dialect.passes.rules_graph import Graph, Node, rewrite
 
 _MOST_NAMES = 8  # that the name of a merged operation joins
 NAME = "canonicalize"
-VERSION = 1
+VERSION = 2
 
 RULES = rules_algebra.RULES | rules_moves.RULES
 

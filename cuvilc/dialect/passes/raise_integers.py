@@ -23,7 +23,7 @@ from cuvilc.dialect.passes.raise_integers_sums import RULES as SUMS
 from cuvilc.dialect.passes.rules_graph import Graph, merged_rules, rewrite
 
 NAME = "raise-integers"
-VERSION = 1
+VERSION = 2
 
 RULES = merged_rules(LEVELS, PRODUCTS, SUMS)
 

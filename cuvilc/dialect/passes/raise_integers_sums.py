@@ -46,8 +46,8 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     t = g.type(w)
     groups, spatial = node.attr("groups"), t.rank - 2
     outputs, *taps = t.shape
-    if taps[0] == 1 and 1 != groups == outputs:  # channels alone: their schedule subtracts zeros
-        return None
+    if taps[0] == 1 and 1 != groups == outputs:  # channels alone: their schedules subtract zeros
+        return _without_zeros(g, node)
     x, p = _coded(g, x, zeros[0], "uint8", lambda z: line(g, z))
     w, q = _coded(g, w, zeros[1], "int8", lambda z: line(g, z, spatial))
     if q is not None and groups > 1:
@@ -69,6 +69,16 @@ def plain_convolution(g: Graph, node: Node) -> Any:
     if p is not None and q is not None:
         y = g.build("ai.elemwise_add", y, _times(g, _times(g, p, q), _count(g, product(taps))))
     return y
+
+
+def _without_zeros(g: Graph, node: Node) -> Any:
+    """The convolution without weights' zero points that are all 0, or None where it has none."""
+    if len(node.operands) < 4:
+        return None
+    q = known(g, node.operands[3])
+    if q is None or q.any():
+        return None
+    return g.build("ai.conv_integer", *node.operands[:3], origin=(node,), **node.attrs)
 
 
 def _coded(

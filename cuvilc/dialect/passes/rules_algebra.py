@@ -69,6 +69,29 @@ def add_zero(g: Graph, node: Node) -> Any:
     return None
 
 
+def _is_known(g: Graph, value: Value) -> bool:
+    """Whether the value is a constant, or will be one: a sum of two."""
+    node = g.producer(value)
+    if node is None or node.name not in ("ai.elemwise_add", "ai.elemwise_sub"):
+        return g.is_constant(value)
+    return all(_is_known(g, v) for v in node.operands)
+
+
+def integer_terms(g: Graph, node: Node) -> Any:
+    """(x ± c) + d → x + (d ± c) of constant integers, which wrap alike in any order."""
+    for x, d in (tuple(node.operands), tuple(reversed(node.operands))):
+        inner = g.producer(x)
+        if inner is None or inner.name not in ("ai.elemwise_add", "ai.elemwise_sub"):
+            continue
+        y, c = inner.operands
+        if inner.name == "ai.elemwise_add" and _is_known(g, y):
+            y, c = c, y
+        fits = g.type(y) == g.type(x) == g.type(node.result) and g.type(c) == g.type(d)
+        if fits and not _is_float(g, node) and _is_known(g, c) and _is_known(g, d) and g.one_use(x):
+            return g.build("ai.elemwise_add", y, g.build(inner.name, d, c))
+    return None
+
+
 def sub_constant(g: Graph, node: Node) -> Any:
     """x - c → x + (-c) for floats, so that one rule sees both; x - 0 → x; 0 - x → -x."""
     x, c = node.operands
@@ -270,7 +293,7 @@ def small_constant(g: Graph, node: Node) -> Any:
 
 _ELEMENTWISE: tuple[Rewrite, ...] = (scalar_operand, implicit_broadcast)
 RULES: dict[str, tuple[Rewrite, ...]] = dict.fromkeys(BINARY, _ELEMENTWISE) | {
-    "ai.elemwise_add": (add_zero, *_ELEMENTWISE),
+    "ai.elemwise_add": (add_zero, integer_terms, *_ELEMENTWISE),
     "ai.elemwise_sub": (sub_constant, *_ELEMENTWISE),
     "ai.elemwise_mul": (mul_one, *_ELEMENTWISE),
     "ai.elemwise_div": (div_exact, *_ELEMENTWISE),

@@ -275,6 +275,7 @@ for _name, _of in {
     setattr(SlowNotation, _name, _function(_of))
 for _name, _of in {"isnan": np.isnan, "isinf": np.isinf}.items():
     setattr(SlowNotation, _name, _function(_of, "bool"))
+SlowNotation.round_small = _function(np.rint, "int32")
 
 _IDENTITY = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf}
 

@@ -135,6 +135,31 @@ def test_sums_are_exact() -> None:
         same_after(p, feeds | {"x2": levels(5, a_code)}, 0)
 
 
+@pytest.mark.parametrize(("zero", "left"), [(0, 3), (4, 4)])
+def test_zero_points_of_channels_alone_that_are_0_go(zero: int, left: int) -> None:
+    def body(constant: Any, x: Any, w: Any) -> Any:
+        zeros = constant(np.uint8(7), "x zero"), constant(np.full(6, zero, np.int8), "zeros")
+        return ir.build("ai.conv_integer", x, w, *zeros, groups=6, strides=(1, 1),
+                        pads_begin=(1, 1), pads_end=(1, 1), dilations=(1, 1))  # fmt: skip
+
+    p = program({"x0": "uint8[1,6,5,4]", "x1": "int8[6,1,3,3]"}, body)
+    same_after(p, {"x0": levels((1, 6, 5, 4), "uint8"), "x1": levels((6, 1, 3, 3), "int8")}, 0)
+    with p:
+        found = [o for o in ir.walk(ir.body(p.function("main"))) if o.name == "ai.conv_integer"]
+        assert [len(o.operands) for o in found] == [left]
+
+
+def test_constant_terms_of_integers_become_one() -> None:
+    def body(constant: Any, x: Any) -> Any:
+        c, d, e = (constant(levels(20, "int32"), key) for key in "cde")
+        y = ir.build("ai.elemwise_add", ir.build("ai.elemwise_sub", x, c), d)
+        return ir.build("ai.elemwise_add", e, ir.build("ai.elemwise_add", y, c))
+
+    p = program({"x0": "int32[5]"}, body)
+    same_after(p, {"x0": levels(20, "int32")}, 0)
+    assert [n for n in names(p) if "elemwise" in n] == ["ai.elemwise_add"]
+
+
 def test_moves_keep_bytes() -> None:
     """Transposes, pools and concatenations between layers work on bytes, not on floats."""
 
