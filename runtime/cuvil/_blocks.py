@@ -40,7 +40,7 @@ class Blocks:
         self._keeps = True
         self._weak = weakref.ref(self)  # arrays that outlive the model hold no idle memory
 
-    def empty(self, dims: list[int], dtype: np.dtype[Any]) -> np.ndarray:
+    def empty(self, dims: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """An array as of np.empty; its memory comes back here when nothing refers to it."""
         size = dtype.itemsize
         for d in dims:
@@ -49,7 +49,7 @@ class Blocks:
             return np.empty(dims, dtype)
         block = self._take(size)
         address = -(-block.ctypes.data // _LINE) * _LINE
-        lease = _Lease(address, tuple(dims), dtype)
+        lease = _Lease(address, dims, dtype)
         back = weakref.finalize(lease, _give_back, self._weak, block)
         back.atexit = False
         return np.asarray(lease).view(dtype)

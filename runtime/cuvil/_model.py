@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import addressof, byref, c_char, c_char_p, c_void_p, memmove, sizeof
+from ctypes import byref, c_char_p, c_void_p
 from os import PathLike, fsencode
 from typing import Any, NoReturn
 
@@ -14,59 +14,11 @@ import numpy as np
 
 from . import _native
 from ._adapters import Adapter, Pages, Tenant, get_pages, list_adapters, name_for, text
+from ._context import Context
 from ._error import CuvilError
-from ._native import Library, Tensor, TensorInfo
-from ._port import Outputs, Port
+from ._native import Library, TensorInfo
+from ._port import Outputs, Port, input_arrays
 from ._trace import Event, Profile
-
-
-class Context:
-    """Mutable state of one run at a time, with the argument structures it reuses.
-
-    `dims`: the sizes of each output for the inputs' present shapes, None for one that only a run
-    can tell; None while the library was not asked.
-    """
-
-    def __init__(
-        self, library: Library, model: c_void_p, threads: int, ports: tuple[Port, ...]
-    ) -> None:
-        self.handle = c_void_p()
-        options = _native.Options(sizeof(_native.Options), threads)
-        library.check(library.context_create(model, byref(options), byref(self.handle)))
-        self.tensors = [Tensor(dtype=port.dtype_number, rank=len(port.dims)) for port in ports]
-        self._arguments = [byref(tensor) for tensor in self.tensors]
-        self._shapes: list[tuple[int, ...] | None] = [None] * len(ports)
-        self.dims: list[list[int] | None] | None = None
-        self.has_adapters = False
-
-    def input(self, number: int, array: np.ndarray) -> Any:
-        """The C argument for an input."""
-        if array.shape != self._shapes[number]:
-            self.dims = None
-        return self.tensor(number, array)
-
-    def tensor(self, number: int, array: np.ndarray) -> Any:
-        """The C argument for an input or, counted after the inputs, an output."""
-        tensor, shape = self.tensors[number], array.shape
-        tensor.data = _address(array)
-        if shape != self._shapes[number]:
-            self._shapes[number] = shape
-            tensor.rank = len(shape)
-            if len(shape) <= _native.MAX_RANK:  # beyond, the library refuses the rank
-                tensor.dims[: len(shape)] = shape
-        return self._arguments[number]
-
-
-_from_buffer: Any = c_char.from_buffer  # typeshed does not know arrays as buffers before 3.12
-
-
-def _address(array: np.ndarray) -> int:
-    """Of the array's first element. Most arrays tell a ctypes object four times as quickly."""
-    try:
-        return addressof(_from_buffer(array))
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or a dtype buffers lack
-        address: int = array.__array_interface__["data"][0]
-        return address
 
 
 class Model:
@@ -97,7 +49,7 @@ class Model:
         self.inputs = self._ports("input", library.input_count, library.input_info)
         self.outputs = self._ports("output", library.output_count, library.output_info)
         self.level: str = library.level_name(self._handle).decode(errors="replace")
-        self._give(self._take())  # a thread count that cannot be had fails here, not in a call
+        self._free = [self._make()]  # a thread count that cannot be had fails here, not in a call
 
     def _ports(self, role: str, count: Any, describe: Any) -> tuple[Port, ...]:
         ports, info = [], TensorInfo()
@@ -118,13 +70,14 @@ class Model:
         if len(args) > len(self.inputs):
             self._fail("CUV604", f"{len(args)} inputs given, the model has {len(self.inputs)}")
         feeds = {port.name: value for port, value in zip(self.inputs, args, strict=False)}
-        twice = sorted(feeds.keys() & kwargs.keys())
-        if twice:
-            self._fail("CUV604", f"input `{twice[0]}` is given by place and by name")
-        chosen: dict[str, Any] = {}
-        if "adapters" in kwargs and all(port.name != "adapters" for port in self.inputs):
-            chosen["adapters"] = kwargs.pop("adapters")
-        values = self.run(feeds | kwargs, **chosen)
+        chosen: Sequence[str | None] = ()
+        if kwargs:
+            if twice := sorted(feeds.keys() & kwargs.keys()):
+                self._fail("CUV604", f"input `{twice[0]}` is given by place and by name")
+            if "adapters" in kwargs and all(port.name != "adapters" for port in self.inputs):
+                chosen = kwargs.pop("adapters")
+            feeds |= kwargs
+        values = self.run(feeds, adapters=chosen)
         return next(iter(values.values())) if len(values) == 1 else Outputs(values)
 
     def run(
@@ -152,7 +105,7 @@ class Model:
         try:
             if adapters:
                 self._choose(context, tenant, adapters)
-            return self._run(context, feeds, out or {})
+            return context.run(feeds, out)
         finally:
             self._release(context)
 
@@ -160,7 +113,7 @@ class Model:
         """Give a context back, without the adapters of its run."""
         if context.has_adapters:
             self._choose(context, None, ())
-        self._give(context)
+        self._free.append(context)
 
     def _choose(
         self, context: Context, tenant: c_void_p | None, adapters: Sequence[str | None]
@@ -180,7 +133,7 @@ class Model:
                 self._fail("CUV610", f"an adapter is a name or None, not {name!r} ({kind})")
         names = [None if name is None else _c_string(name) for name in adapters]
         array = (c_char_p * len(names))(*names)
-        self._check(self._library.set_adapters(context.handle, tenant, array, len(names)))
+        self._library.check(self._library.set_adapters(context.handle, tenant, array, len(names)))
         context.has_adapters = bool(names)
 
     def tenant(self, name: str) -> Tenant:
@@ -242,7 +195,7 @@ class Model:
         with self._held() as handle:
             if not self._library.takes_adapters:
                 self._fail("CUV612", "the package was built before packages took adapters")
-            self._check(getattr(self._library, function)(of or handle, *texts))
+            self._library.check(getattr(self._library, function)(of or handle, *texts))
 
     @contextmanager
     def _held(self) -> Iterator[c_void_p]:
@@ -270,8 +223,8 @@ class Model:
 
     def check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The inputs as arrays that `run` takes without a copy. CuvilError CUV604, CUV605."""
-        self._check_names(feeds, self.inputs, "input")
-        return {port.name: self._array(port, feeds) for port in self.inputs}
+        arrays = input_arrays(self.inputs, feeds, self.place)
+        return {port.name: array for port, array in zip(self.inputs, arrays, strict=True)}
 
     def trace(
         self, feeds: Mapping[str, Any], *, adapters: Sequence[str | None] = ()
@@ -290,7 +243,7 @@ class Model:
             self._library.check(self._library.set_probe(context.handle, probe, None))
             if adapters:
                 self._choose(context, None, adapters)
-            self._run(context, feeds, {})
+            context.run(feeds, None)
         finally:
             self._library.set_probe(context.handle, _native.PROBE(), None)
             self._release(context)
@@ -306,112 +259,33 @@ class Model:
     def close(self) -> None:
         """Free memory and threads, unload the library. Else done when the model is collected."""
         with self._lock:
-            if self._close.alive and (len(self._free) != len(self._all) or self._holders):
+            mine = []  # no run begins with one of these
+            while self._free:
+                mine.append(self._free.pop())
+            if self._close.alive and (len(mine) != len(self._all) or self._holders):
+                self._free.extend(mine)
                 self._fail("CUV610", "the model is closed while another thread runs it")
-            self._free.clear()
             for port in self.outputs:
                 port.clear()
             self._close()
 
     def _take(self) -> Context:
         """A context that no other thread uses."""
+        try:
+            return self._free.pop()  # atomic, as is `append`
+        except IndexError:
+            return self._make()
+
+    def _make(self) -> Context:
+        """One more context."""
         with self._lock:
             if not self._close.alive:
                 self._fail("CUV610", "the model is closed")
-            if self._free:
+            if self._free:  # a close that failed has given them back
                 return self._free.pop()
-            ports = self.inputs + self.outputs
-            context = Context(self._library, self._handle, self.threads, ports)
+            context = Context(self._library, self._handle, self.threads, self.inputs, self.outputs)
             self._all.append(context)
             return context
-
-    def _give(self, context: Context) -> None:
-        with self._lock:
-            self._free.append(context)
-
-    def _run(
-        self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        library, handle = self._library, context.handle
-        kept = []  # alive until the run is over
-        for i, port in enumerate(self.inputs):
-            array = self._array(port, feeds)
-            kept.append(array)
-            if status := library.set_input(handle, i, context.input(i, array)):
-                context.dims = None
-                port.fail(f"CUV{status}", self._message())
-        if len(feeds) > len(kept):
-            self._check_names(feeds, self.inputs, "input")
-        dims = context.dims or self._infer(context)
-        results: dict[str, np.ndarray] = {}
-        late = []  # outputs that only the run gives memory
-        for i, port in enumerate(self.outputs):
-            sizes, tensor = dims[i], None
-            if out and port.name in out:
-                results[port.name] = target = port.target(out[port.name])
-                tensor = context.tensor(len(kept) + i, target)
-            elif sizes is not None:
-                results[port.name] = target = port.empty(sizes)
-                tensor = context.tensor(len(kept) + i, target)
-            else:
-                late.append(i)
-            if status := library.set_output(handle, i, tensor):
-                port.fail(f"CUV{status}", self._message())
-        if out:
-            self._check_names(out, self.outputs, "output")
-        if status := library.run(handle):
-            self._fail(f"CUV{status}", self._message())
-        if late:
-            for i in late:
-                results[self.outputs[i].name] = self._copy(context, i)
-            results = {port.name: results[port.name] for port in self.outputs}
-        return results
-
-    def _array(self, port: Port, feeds: Mapping[str, Any]) -> np.ndarray:
-        """The array of an input."""
-        if port.name not in feeds:
-            self._check_names(feeds, self.inputs, "input")  # a misspelt name says more
-            port.fail("CUV604", f"input `{port.name}` is missing")
-        return port.array(feeds[port.name])
-
-    def _infer(self, context: Context) -> list[list[int] | None]:
-        """The outputs' sizes for the inputs that were set; None where only a run can tell them."""
-        self._check(self._library.infer_shapes(context.handle))
-        tensors = (self._output(context, i) for i in range(len(self.outputs)))
-        sizes = (tensor.dims[: tensor.rank] for tensor in tensors)
-        context.dims = [None if -1 in dims else dims for dims in sizes]
-        return context.dims
-
-    def _output(self, context: Context, i: int) -> Tensor:
-        tensor = Tensor()
-        self._library.check(self._library.get_output(context.handle, i, byref(tensor)))
-        return tensor
-
-    def _copy(self, context: Context, i: int) -> np.ndarray:
-        """Output i as the run left it in the context, in an array of its own."""
-        tensor = self._output(context, i)
-        array = self.outputs[i].empty(tensor.dims[: tensor.rank])
-        memmove(array.ctypes.data, tensor.data, array.nbytes)
-        return array
-
-    def _check_names(self, given: Mapping[str, Any], ports: tuple[Port, ...], role: str) -> None:
-        names = [port.name for port in ports]
-        if not isinstance(given, Mapping):
-            kind = type(given).__name__
-            self._fail("CUV604", f'{role}s come by name, {{"{names[0]}": array}}, not as {kind}')
-        for name in given:
-            if name not in names:
-                listed = ", ".join(f"`{name}`" for name in names)
-                self._fail("CUV604", f"the model has no {role} `{name}`; it has {listed}")
-
-    def _check(self, status: int) -> None:
-        """Raise what the library says when the status is not 0."""
-        if status:
-            self._fail(f"CUV{status}", self._message())
-
-    def _message(self) -> str:
-        message: str = self._library.last_error().decode(errors="replace")
-        return message
 
     def _fail(self, code: str, message: str, help: str = "") -> NoReturn:
         raise CuvilError(code, message, self._library.place, help)

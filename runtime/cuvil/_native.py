@@ -137,6 +137,10 @@ SLOW = {
     "cuvil_set_adapters", "cuvil_get_pages",
 }  # fmt: skip
 
+# Called in every run, with arguments that a context made once: telling ctypes their types, it would
+# convert them anew each time, which takes longer than the calls.
+BARE = {"cuvil_set_input", "cuvil_set_output", "cuvil_run"}
+
 # Packages built before these existed have none of them.
 LATER = {
     name for name in SIGNATURES
@@ -198,7 +202,9 @@ class Library:
                 if name in LATER and not hasattr(held, name):
                     continue
                 function = getattr(held, name)
-                function.restype, function.argtypes = result, arguments
+                function.restype = result
+                if name not in BARE:
+                    function.argtypes = arguments
                 setattr(self, name.removeprefix("cuvil_"), function)
         except (OSError, UnicodeDecodeError) as error:  # its message may quote damaged bytes
             raise CuvilError("CUV601", f"the dynamic linker refuses it: {error}", place) from error
@@ -218,8 +224,12 @@ class Library:
     def check(self, status: int) -> None:
         """Raise what the library says when the status is not 0."""
         if status:
-            message = (self.last_error() or b"").decode(errors="replace")
-            raise CuvilError(f"CUV{status}", message, self.place)
+            raise CuvilError(f"CUV{status}", self.message(), self.place)
+
+    def message(self) -> str:
+        """Why this thread's last call failed."""
+        message: bytes = self.last_error() or b""
+        return message.decode(errors="replace")
 
     @property
     def takes_adapters(self) -> bool:

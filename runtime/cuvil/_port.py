@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -94,12 +94,14 @@ class Port:
             self.fail("CUV607", f"output `{self.name}` must be C-contiguous, aligned and writable")
         return array
 
-    def empty(self, dims: list[int]) -> np.ndarray:
+    def empty(self, dims: tuple[int, ...]) -> np.ndarray:
         """A new array for this output."""
         try:
             return self._blocks.empty(dims, self.dtype)
         except (MemoryError, ValueError) as error:  # more than memory, than sizes
-            self.fail("CUV608", f"no memory for output `{self.name}` of shape {dims}", "", error)
+            self.fail(
+                "CUV608", f"no memory for output `{self.name}` of shape {list(dims)}", "", error
+            )
 
     def clear(self) -> None:
         """Give the memory of outputs that are no more back to the system."""
@@ -138,6 +140,33 @@ class Port:
             f"the model declares {self.dtype_name}",
             f"`{self.name}.astype(np.{self.dtype})` converts" if self._role == "input" else "",
         )
+
+
+def input_arrays(ports: Sequence[Port], feeds: Mapping[str, Any], place: str) -> list[np.ndarray]:
+    """The inputs' arrays, in order. CuvilError CUV604, CUV605."""
+    arrays = []
+    for port in ports:
+        if port.name not in feeds:
+            check_names(ports, feeds, "input", place)  # a misspelt name says more
+            port.fail("CUV604", f"input `{port.name}` is missing")
+        arrays.append(port.array(feeds[port.name]))
+    if len(feeds) != len(arrays):
+        check_names(ports, feeds, "input", place)
+    return arrays
+
+
+def check_names(ports: Sequence[Port], given: Mapping[str, Any], role: str, place: str) -> None:
+    """CuvilError CUV604 unless `given` is a mapping whose names are all those of ports."""
+    names = [port.name for port in ports]
+    if not isinstance(given, Mapping):
+        example = f'{{"{names[0]}": array}}' if names else "{}"
+        message = f"{role}s come by name, {example}, not as {type(given).__name__}"
+        raise CuvilError("CUV604", message, place)
+    for name in given:
+        if name not in names:
+            listed = ", ".join(f"`{name}`" for name in names)
+            message = f"the model has no {role} `{name}`; it has {listed or 'none'}"
+            raise CuvilError("CUV604", message, place)
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -13,7 +13,7 @@ from cuvil._blocks import Blocks
 from threads import THREADS, on_threads
 
 F32 = np.dtype(np.float32)
-LARGE = [512, 300]  # 600 KB
+LARGE = (512, 300)  # 600 KB
 
 
 def test_memory_comes_back_when_the_last_view_is_gone() -> None:
@@ -33,7 +33,7 @@ def test_an_array_is_like_any_other() -> None:
     array = Blocks().empty(LARGE, F32)
     flags = array.flags
     assert flags.c_contiguous and flags.aligned and flags.writeable and array.ctypes.data % 64 == 0
-    assert array.shape == tuple(LARGE) and array.dtype == F32
+    assert array.shape == LARGE and array.dtype == F32
     array[...] = 3
     assert np.from_dlpack(array).sum() == 3 * array.size
     assert array.copy().flags.owndata
@@ -41,14 +41,14 @@ def test_an_array_is_like_any_other() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float64", "complex64"])
 def test_dtypes(dtype: str) -> None:
-    array = Blocks().empty([300_000], np.dtype(dtype))
+    array = Blocks().empty((300_000,), np.dtype(dtype))
     array[...] = 1
     assert array.dtype == dtype and array.all()
 
 
 def test_narrow_dtypes() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    array = Blocks().empty([300_000], np.dtype(ml_dtypes.bfloat16))
+    array = Blocks().empty((300_000,), np.dtype(ml_dtypes.bfloat16))
     array[...] = 1.5
     assert array.astype(np.float32).sum() == 450_000
 
@@ -56,10 +56,10 @@ def test_narrow_dtypes() -> None:
 def test_another_shape_takes_memory_that_fits() -> None:
     blocks = Blocks()
     place = blocks.empty(LARGE, F32).ctypes.data
-    smaller = blocks.empty([400, 300], F32)
+    smaller = blocks.empty((400, 300), F32)
     assert smaller.ctypes.data == place
     del smaller
-    assert blocks.empty([200, 300], F32).nbytes == 240_000  # under half: a new block
+    assert blocks.empty((200, 300), F32).nbytes == 240_000  # under half: a new block
     assert not blocks._idle or blocks._idle[0].nbytes < 300_000
 
 

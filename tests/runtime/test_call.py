@@ -332,6 +332,31 @@ def test_closed_model(load):
     assert "closed" in refused("CUV610", model, batch(1)).message
 
 
+def test_closing_while_others_run(load):
+    """A close is refused or final: every run before it answers, every one after it is refused."""
+
+    def work(seed: int) -> None:
+        for _ in range(40):
+            try:
+                outputs = model(x)
+                assert np.array_equal(outputs.y, wanted)
+                if seed < 2:
+                    model.close()
+            except cuvil.CuvilError as error:
+                if error.message == "the model is closed":
+                    return
+                if error.message != "the model is closed while another thread runs it":
+                    raise
+
+    x = batch(3)
+    wanted = load(fake_models.mlp(), threads=1)(x).y
+    for _ in range(8):
+        model = load(fake_models.mlp(), threads=1)
+        on_threads(work)
+        model.close()
+        refused("CUV610", model, x)
+
+
 def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
     image = fake_models.Image()
     image.arena_bytes = image.const(0)
@@ -419,7 +444,7 @@ def test_output_of_sizes_that_no_array_has(load):
     """Without elements, so without bytes, and still more than NumPy takes."""
     port = load(fake_models.mlp(), threads=1).outputs[0]
     with pytest.raises(cuvil.CuvilError) as caught:
-        port.empty([2**63 - 1, 0])
+        port.empty((2**63 - 1, 0))
     assert caught.value.code == "CUV608"
 
 
