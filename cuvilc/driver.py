@@ -207,7 +207,10 @@ class _Build:
 
             cache = Cache()
         jobs = request.jobs
-        self.options = BuildOptions(request.cpu, jobs, cache, self._kernel_done, emit=request.emit)
+        self.options = BuildOptions(
+            request.cpu, jobs, cache, self._kernel_done, emit=request.emit, later=self.later,
+            destination=self.output if self.packs else None,
+        )  # fmt: skip
         if PHASES.index(self.last_phase) >= PHASES.index("schedule") and not request.dry_run:
             self.target.check(self.options)
 

@@ -21,7 +21,9 @@ from cuvilc.diagnostics import CuvilError, fail
 from . import codes
 
 BIG_BYTES = 4096  # smaller raw_data stays in the message
-_HASHED_BYTES = 4 << 20  # between two looks at whether the digest is still wanted
+# Between two looks at whether the digest is still wanted. Each waits for the interpreter, which the
+# importer keeps busy: with 4 MiB the digest of a large file took twice as long.
+_HASHED_BYTES = 32 << 20
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # field numbers in ModelProto, GraphProto, TensorProto
 # ModelProto's fields and their wire types, by onnx.proto.

@@ -112,11 +112,15 @@ def replace(staging: Path, destination: Path) -> None:
 
 
 @contextmanager
-def staged(destination: Path) -> Iterator[Path]:
-    """A new folder that is `destination` after the block; if it fails, all is as it was before."""
+def staged(destination: Path, staging: Path | None = None) -> Iterator[Path]:
+    """A new folder that is `destination` after the block; if it fails, all is as it was before.
+
+    `staging`: that folder, where it is there already, beside `destination`.
+    """
     with os_errors(destination):
-        staging = sibling(destination, "new")
-        staging.mkdir()
+        if staging is None:
+            staging = sibling(destination, "new")
+            staging.mkdir()
         try:
             yield staging
             replace(staging, destination)

@@ -103,10 +103,17 @@ def begin_segment(file: BinaryIO) -> int:
     Raises ElfError when `end_segment` would.
     """
     size_bytes = file.seek(0, 2)
-    _with_image(file, size_bytes, _align(size_bytes), 1)
+    check_segment(file, size_bytes, _align(size_bytes))
     file.seek(size_bytes)
     file.write(bytes(_align(size_bytes) - size_bytes))
     return _align(size_bytes)
+
+
+def check_segment(file: BinaryIO, library_bytes: int, offset: int) -> None:
+    """A segment may begin at `offset` of a file that begins with a library; else ElfError."""
+    if offset < library_bytes or offset != _align(offset):
+        raise ElfError("the segment begins in the library, or at no boundary")
+    _with_image(file, library_bytes, offset, 1)
 
 
 def end_segment(file: BinaryIO, offset: int) -> Segment:

@@ -47,35 +47,61 @@ def write_image(
     image. The plan must have passed check_plan; `weights` are ahead of its buffers (weight_order).
     Raises CUV511 when a weight is not what the plan says, OSError when the file cannot be written.
     """
-    base = file.tell()
-    tables = _Tables(plan, features)
-    offsets = _offsets(tables.sizes())
-    file.seek(base + offsets[Section.WEIGHTS])
-    stored, summary = _store_weights(file, plan, weights)
+    writer = ImageWriter(file, plan, features)
+    writer.store(weights)
+    return writer.finish(metadata, adapters)
 
-    data = tables.encode(stored)
-    identity = fingerprint(plan.adaptable, summary.sha256)
-    data[Section.LORA] = form.LORA.pack(identity, plan.hidden_inputs) if plan.adaptable else b""
-    data[Section.METADATA] = metadata(summary) + b"\0"
-    end = offsets[Section.WEIGHTS] + summary.size_bytes
-    offsets[Section.METADATA] = _align(end, form.SECTION_ALIGN)
-    for section, content in data.items():
-        file.seek(base + offsets[section])
-        file.write(content)
 
-    sizes = {s: len(content) for s, content in data.items()} | {Section.WEIGHTS: summary.size_bytes}
-    image_bytes = offsets[Section.METADATA] + sizes[Section.METADATA]
-    offsets[Section.ADAPTERS], sizes[Section.ADAPTERS] = 0, 0
-    if made := adapters(identity):
-        start = offsets[Section.ADAPTERS] = _align(image_bytes, form.SECTION_ALIGN)
-        image_bytes = _write_adapters(file, base, start, made)
-        sizes[Section.ADAPTERS] = image_bytes - start
-    extents = [number for s in Section for number in (offsets[s], sizes[s])]
-    head = (form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents)
-    file.seek(base)
-    file.write(_with_checksum(form.HEADER.pack(*head), data))
-    file.seek(base + image_bytes)
-    return ImageSummary(image_bytes, summary)
+class ImageWriter:
+    """Writes an image in two steps, since weights are there before the metadata is: `store`, then
+    `finish`. See `write_image`.
+    """
+
+    def __init__(self, file: BinaryIO, plan: Plan, features: Mapping[str, int]) -> None:
+        self._file, self._plan, self._base = file, plan, file.tell()
+        self._tables = _Tables(plan, features)
+        self._offsets = _offsets(self._tables.sizes())
+        self._stored: tuple[dict[str, int], WeightsSummary] | None = None
+
+    def store(self, weights: WeightsAhead) -> None:
+        """Write the weights. Nothing else of the file is touched."""
+        self._file.seek(self._base + self._offsets[Section.WEIGHTS])
+        self._stored = _store_weights(self._file, self._plan, weights)
+
+    def finish(
+        self,
+        metadata: Callable[[WeightsSummary], bytes],
+        adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
+    ) -> ImageSummary:
+        """Write everything else."""
+        assert self._stored is not None, "weights are stored first"
+        file, plan, base = self._file, self._plan, self._base
+        tables, offsets = self._tables, self._offsets
+        stored, summary = self._stored
+        data = tables.encode(stored)
+        identity = fingerprint(plan.adaptable, summary.sha256)
+        data[Section.LORA] = form.LORA.pack(identity, plan.hidden_inputs) if plan.adaptable else b""
+        data[Section.METADATA] = metadata(summary) + b"\0"
+        end = offsets[Section.WEIGHTS] + summary.size_bytes
+        offsets[Section.METADATA] = _align(end, form.SECTION_ALIGN)
+        for section, content in data.items():
+            file.seek(base + offsets[section])
+            file.write(content)
+
+        sizes = {s: len(content) for s, content in data.items()}
+        sizes[Section.WEIGHTS] = summary.size_bytes
+        image_bytes = offsets[Section.METADATA] + sizes[Section.METADATA]
+        offsets[Section.ADAPTERS], sizes[Section.ADAPTERS] = 0, 0
+        if made := adapters(identity):
+            start = offsets[Section.ADAPTERS] = _align(image_bytes, form.SECTION_ALIGN)
+            image_bytes = _write_adapters(file, base, start, made)
+            sizes[Section.ADAPTERS] = image_bytes - start
+        extents = [number for s in Section for number in (offsets[s], sizes[s])]
+        head = (form.MAGIC, form.VERSION, len(Section), image_bytes, tables.arena_bytes, *extents)
+        file.seek(base)
+        file.write(_with_checksum(form.HEADER.pack(*head), data))
+        file.seek(base + image_bytes)
+        return ImageSummary(image_bytes, summary)
 
 
 def _write_adapters(file: BinaryIO, base: int, start: int, adapters: Sequence[bytes]) -> int:

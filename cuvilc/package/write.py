@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import cast
 from cuvilc import artifact
 from cuvilc.artifact import FileInfo, Metadata
 from cuvilc.diagnostics import fail
+from cuvilc.package.begun import Begun
 from cuvilc.package.cache import Cache
 from cuvilc.package.check import check_plan
 from cuvilc.package.codes import BAD_LIBRARY
@@ -28,6 +31,8 @@ from cuvilc.package.runtime_source import RuntimeSource, feature_bits, find_runt
 from cuvilc.package.toolchain import Toolchain, find_toolchain
 from cuvilc.package.vectors import Vectors, write_vectors_file
 from cuvilc.package.weights import Weights, WeightsAhead, WeightsSummary
+
+_LINKED_FILE = ".linked"  # until its content is where the weights are already
 
 
 def write_package(
@@ -43,12 +48,14 @@ def write_package(
     cache: Cache | None = None,
     links: Cache | None = None,
     adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
+    begun: Begun | None = None,
 ) -> Metadata:
     """Write the package directory `destination`, or replace it; the metadata as written.
 
     `objects` are object files, as bytes or paths, that define every kernel of `plan` for every
     level; `metadata` comes from `describe`; `cache` keeps the compiled runtime, `links` linked
-    libraries; `adapters` gives those that come with the package, for its fingerprint (cuvla.py).
+    libraries; `adapters` gives those that come with the package, for its fingerprint (cuvla.py);
+    `begun` has the weights of `plan` in their place already, and is of no use afterwards.
     Raises CUV501 to CUV511; then nothing is left behind, and what stood there stands there still.
     """
     check_destination(destination)
@@ -58,18 +65,39 @@ def write_package(
         features = feature_bits(runtime)
         check_plan(plan, weights, features)
         runtime_code = runtime_objects(toolchain, runtime, cache or Cache(enabled=False))
-        with staged(destination) as staging:
+        with (
+            staged(destination, begun.staging if begun else None) as staging,
+            ExitStack() as stack,
+        ):
             library = staging / artifact.LIBRARY_FILE
-            with WeightsAhead(weights, weight_order(plan)) as ahead:
-                link_library(plan, objects, runtime_code, library, toolchain, links)
-                complete = _measured(metadata, plan, objects, library)
-                if vectors is not None:
-                    write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
-                    cases, tolerance = len(vectors.cases), vectors.tolerance
-                    complete["vectors"] = {"cases": cases, "tolerance": tolerance}
-                _append_image(library, plan, ahead, features, complete, adapters)
+            linked = staging / _LINKED_FILE if begun else library
+            ahead = None if begun else stack.enter_context(_ahead(plan, weights))
+            link_library(plan, objects, runtime_code, linked, toolchain, links)
+            complete = _measured(metadata, plan, objects, linked)
+            if vectors is not None:
+                write_vectors_file(staging / artifact.VECTORS_FILE, vectors)
+                cases, tolerance = len(vectors.cases), vectors.tolerance
+                complete["vectors"] = {"cases": cases, "tolerance": tolerance}
+            if begun is not None and linked.stat().st_size > begun.offset:
+                begun.close()
+                linked.replace(library)
+                begun, ahead = None, stack.enter_context(_ahead(plan, weights))
+            text = partial(_text, plan, complete)
+            try:
+                if begun is not None:
+                    begun.finish(linked.read_bytes(), text, adapters)
+                    linked.unlink()
+                elif ahead is not None:
+                    _append_image(library, plan, ahead, features, text, adapters)
+            except ElfError as error:
+                message = f"the linked library cannot carry the image: {error}"
+                raise fail(BAD_LIBRARY, message) from error
             _finish(staging, complete)
     return complete
+
+
+def _ahead(plan: Plan, weights: Weights) -> WeightsAhead:
+    return WeightsAhead(weights, weight_order(plan))
 
 
 def _measured(metadata: Metadata, plan: Plan, objects: Sequence[Object], library: Path) -> Metadata:
@@ -105,33 +133,31 @@ def _append_image(
     plan: Plan,
     weights: WeightsAhead,
     features: Mapping[str, int],
-    metadata: Metadata,
+    text: Callable[[WeightsSummary], bytes],
     adapters: Callable[[bytes], Sequence[bytes]],
 ) -> None:
-    """Append plan, weights and metadata to the library and map them; completes `metadata`."""
+    """Append plan, weights and metadata to the library and map them."""
+    with library.open("r+b") as file:
+        offset = begin_segment(file)
+        write_image(file, plan, weights, features, text, adapters)
+        end_segment(file, offset)
 
-    def text(stored: WeightsSummary) -> bytes:
-        metadata["weights"] = {
-            "sha256": stored.sha256,
-            "bytes": stored.size_bytes,
-            "count": stored.count,
+
+def _text(plan: Plan, metadata: Metadata, stored: WeightsSummary) -> bytes:
+    """Completes `metadata` with what tells of the weights; its text."""
+    metadata["weights"] = {
+        "sha256": stored.sha256,
+        "bytes": stored.size_bytes,
+        "count": stored.count,
+    }
+    metadata["memory"]["weights_bytes"] = stored.size_bytes
+    if plan.adaptable:
+        metadata["lora"] = metadata.get("lora", {}) | {
+            "mode": "batch" if plan.hidden_inputs else "swap",
+            "fingerprint": fingerprint(plan.adaptable, stored.sha256).hex(),
+            "weights": [a.describe() for a in plan.adaptable],
         }
-        metadata["memory"]["weights_bytes"] = stored.size_bytes
-        if plan.adaptable:
-            metadata["lora"] = metadata.get("lora", {}) | {
-                "mode": "batch" if plan.hidden_inputs else "swap",
-                "fingerprint": fingerprint(plan.adaptable, stored.sha256).hex(),
-                "weights": [a.describe() for a in plan.adaptable],
-            }
-        return artifact.canonical(metadata)
-
-    try:
-        with library.open("r+b") as file:
-            offset = begin_segment(file)
-            write_image(file, plan, weights, features, text, adapters)
-            end_segment(file, offset)
-    except ElfError as error:
-        raise fail(BAD_LIBRARY, f"the linked library cannot carry the image: {error}") from error
+    return artifact.canonical(metadata)
 
 
 def _finish(staging: Path, metadata: Metadata) -> None:

@@ -67,22 +67,24 @@ def compile_kernels(
     cache: Cache,
     jobs: int,
     progress: Callable[[int, int, str], None] | None = None,
+    scheduled: Callable[[dict[str, Kernel]], None] = lambda kernels: None,
 ) -> dict[str, Kernel]:
     """Every kernel function of the program, by name.
 
     Schedules are built on this thread (MLIR's context is bound to it), LLVM runs on `jobs` others.
+    `scheduled` gets the kernels when all is known of them but their code.
     """
-    kernels: dict[str, Kernel] = {}
     with ExitStack() as stack:
         stack.enter_context(program)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         functions = program.kernels()
         compiler = _Compiler(program, chips, cache, jobs, directory, stack)
         pending = [compiler.start(f) for f in functions]
+        kernels = {kernel.name: kernel for kernel, _, _ in pending}
+        scheduled(kernels)
         for done, (kernel, objects, parts) in enumerate(pending, 1):
             kernel.objects = [made.result() for made in objects]
             kernel.parts = {symbol: made.result() for symbol, made in parts.items()}
-            kernels[kernel.name] = kernel
             if progress:
                 progress(done, len(functions), kernel.name)
     return kernels

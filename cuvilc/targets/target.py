@@ -8,6 +8,7 @@ is the skeleton to copy. Nothing outside such a module knows what machine it is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +30,11 @@ or names listed there, `host`, or several joined by `+`.
 
 @dataclass
 class BuildOptions:
-    """What the user asked of the target. `progress` hears each finished kernel: done, of, name."""
+    """What the user asked of the target. `progress` hears each finished kernel: done, of, name.
+
+    `destination`: where a package will be written, or beside it; None if none will be. `later`:
+    ends when that is done or has failed.
+    """
 
     cpu: str = ""
     jobs: int = 0
@@ -39,6 +44,8 @@ class BuildOptions:
     texts: dict[str, str] = field(default_factory=dict)
     vectors: Any = None
     adapters: Callable[[Any], Callable[[bytes], list[bytes]]] | None = None  # of the emitted plan
+    destination: Path | None = None
+    later: ExitStack = field(default_factory=ExitStack)
 
 
 class Target(Protocol):

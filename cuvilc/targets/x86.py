@@ -10,11 +10,12 @@ from typing import Any
 
 from cuvilc.diagnostics import fail
 from cuvilc.dialect.ir import Program
+from cuvilc.package.begun import Begun, begun
 from cuvilc.package.cache import Cache
 from cuvilc.package.describe import describe
 from cuvilc.package.link import runtime_objects
 from cuvilc.package.plan import Level
-from cuvilc.package.runtime_source import find_runtime
+from cuvilc.package.runtime_source import feature_bits, find_runtime
 from cuvilc.package.toolchain import find_toolchain
 from cuvilc.package.write import write_package
 from cuvilc.targets.chip import Chip
@@ -142,10 +143,11 @@ def _cpu_flags() -> set[str]:
 
 @dataclass
 class Compiled:
-    """Kernels by name, and the plan that calls them."""
+    """Kernels by name, the plan that calls them, and the package as far as it is written."""
 
     kernels: dict[str, Kernel]
     emitted: Emitted
+    begun: Begun | None = None
 
 
 class X86:
@@ -173,13 +175,24 @@ class X86:
         chips = refined(program, choose_chips(options.cpu))
         cache = options.cache or Cache(enabled=False)
         jobs = options.jobs or len(os.sched_getaffinity(0))
-        kernels = compile_kernels(program, chips, cache, jobs, options.progress)
+        levels = [Level(c.name, c.features) for c in chips]
+        compiled: list[Compiled] = []
+
+        def scheduled(kernels: dict[str, Kernel]) -> None:
+            emitted = emit_plan(program, kernels, levels)
+            emitted.plan.code_levels = {n: k.levels for n, k in kernels.items()}
+            started = None
+            if options.destination is not None:
+                features = feature_bits(find_runtime())
+                started = options.later.enter_context(
+                    begun(emitted.plan, emitted.weights, features, options.destination)
+                )
+            compiled.append(Compiled(kernels, emitted, started))
+
+        compile_kernels(program, chips, cache, jobs, options.progress, scheduled)
         if options.emit in ("tir", "llvm", "asm"):
             self._emit_texts(program, chips, options)
-        levels = [Level(c.name, c.features) for c in chips]
-        emitted = emit_plan(program, kernels, levels)
-        emitted.plan.code_levels = {n: k.levels for n, k in kernels.items()}
-        return Compiled(kernels, emitted)
+        return compiled[0]
 
     def _emit_texts(self, program: Program, chips: list[Chip], options: BuildOptions) -> None:
         from cuvilc.dialect import ir  # noqa: PLC0415
@@ -221,6 +234,7 @@ class X86:
             cache=Cache(),
             links=options.cache,
             adapters=options.adapters(emitted) if options.adapters else lambda base: (),
+            begun=compiled.begun,
         )
 
 
