@@ -2,7 +2,8 @@
 them.
 
 A whole chain of them (batch normalisation, then a learned affine block) is gathered in float64
-first, so each weight is rounded once.
+first, so each weight is rounded once. A chain that would make a weight infinite or no number stays:
+a sum of products over 0 is infinite, a sum of infinite products mostly NaN.
 """
 
 from __future__ import annotations
@@ -74,21 +75,40 @@ def _rebuild(
     w = anchor.operands[1]
     if not np.all(scale == 1):
         w = g.constant(_scaled(weights, line).astype(dtype, copy=False), key)
-    b = g.constant(shift.astype(dtype), f"{key}.bias")
+    b = g.constant(_rounded(shift, dtype), f"{key}.bias")
     origin = [anchor, *reversed(chain)]
     return g.build(anchor.name, anchor.operands[0], w, b, origin=origin, **anchor.attrs)
 
 
 def _scaled(weights: np.ndarray, line: np.ndarray) -> np.ndarray:
-    """weights · line in float64, rounded once, a part at a time to keep memory low."""
+    """weights · line in float64, rounded once, a part at a time to keep memory low.
+
+    Raises Miss where that is not finite although the weights are.
+    """
+    if not np.isfinite(line).all():
+        raise Miss("a scale is infinite or no number, as when divided by 0")
     out = np.empty(weights.shape, weights.dtype)
     step = max(1, (4 << 20) // max(1, weights[:1].size * 8))
     for i in range(0, weights.shape[0], step):
         part = slice(i, i + step)
         scale = line[part] if line.shape[0] != 1 else line
-        with np.errstate(all="ignore"):  # a model's infinities are its own affair
-            out[part] = weights[part].astype(np.float64) * scale
+        out[part] = _rounded(weights[part].astype(np.float64), weights.dtype, scale)
     return out
+
+
+def _inverse(line: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):  # what is not finite is refused in the end
+        return 1 / line
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype[Any], scale: Any = 1.0) -> np.ndarray:
+    """values · scale in the dtype. Raises Miss where the product of finite ones is not finite."""
+    try:
+        # Infinite weights of the model's own are no overflow.
+        with np.errstate(all="ignore", over="raise"):
+            return (values * scale).astype(dtype)
+    except FloatingPointError:
+        raise Miss("a weight would be beyond what its dtype holds") from None
 
 
 def _chain_operand(g: Graph, node: Node) -> tuple[Value, Value] | None:
@@ -132,14 +152,15 @@ def _step(
     pair = _chain_operand(g, node)
     assert pair is not None
     c = np.broadcast_to(g.array(pair[1]).astype(np.float64).reshape(-1), (channels,))
-    match node.name:
-        case "ai.elemwise_mul":
-            return scale * c, shift * c
-        case "ai.elemwise_div":
-            return scale / c, shift / c
-        case "ai.elemwise_sub":
-            return scale, shift - c
-    return scale, shift + c
+    with np.errstate(all="ignore"):  # what is not finite is refused in the end
+        match node.name:
+            case "ai.elemwise_mul":
+                return scale * c, shift * c
+            case "ai.elemwise_div":
+                return scale / c, shift / c
+            case "ai.elemwise_sub":
+                return scale, shift - c
+        return scale, shift + c
 
 
 def fold_before(g: Graph, node: Node) -> Any:
@@ -164,17 +185,17 @@ def fold_before(g: Graph, node: Node) -> Any:
     )
     per_group = np.repeat(c.reshape(groups, -1), weights.shape[0] // groups, axis=0)
     line = per_group.reshape(*weights.shape[:2], *[1] * (weights.ndim - 2))
-    key, dtype = g.key(node.operands[1]), weights.dtype
+    key = g.key(node.operands[1])
     w = node.operands[1]
     rest = [] if bias is None else [bias]
     if shifts:
         total = (weights.astype(np.float64) * line).reshape(weights.shape[0], -1).sum(1)
         total = -total if source.name == "ai.elemwise_sub" else total
         old = 0 if bias is None else g.array(bias).astype(np.float64)
-        rest = [g.constant((old + total).astype(dtype), f"{key}.bias")]
+        rest = [g.constant(_rounded(old + total, weights.dtype), f"{key}.bias")]
     else:
-        line = 1 / line if source.name == "ai.elemwise_div" else line
-        w = g.constant((weights.astype(np.float64) * line).astype(dtype), key)
+        line = _inverse(line) if source.name == "ai.elemwise_div" else line
+        w = g.constant(_scaled(weights, line), key)
     return g.build("ai.conv", pair[0], w, *rest, origin=(source, node), **node.attrs)
 
 
@@ -196,7 +217,7 @@ def fold_before_product(g: Graph, node: Node) -> Any:
         if not g.one_use(x):
             raise Miss("the product is used elsewhere too")
         line = factor.astype(np.float64).reshape(-1)
-        line = 1 / line if node.name == "ai.elemwise_div" else line
+        line = _inverse(line) if node.name == "ai.elemwise_div" else line
         line = line[:, None] if product.attr("transpose_b") else line[None, :]
         w = g.constant(_scaled(weights, line), g.key(product.operands[1]))
         return g.build("ai.matmul", product.operands[0], w, origin=(product, node), **product.attrs)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+from cuvilc.dialect import ir
 from cuvilc.dialect.passes import fold_batch_norm
 from cuvilc.dialect.passes.context import PassContext
 from tests.dialect.passes.programs import make, names, same
@@ -25,8 +29,6 @@ def test_after_convolution() -> None:
 
 def test_after_transposed_convolution() -> None:
     def body(m, x):
-        from cuvilc.dialect import ir
-
         y = ir.build(
             "ai.conv_transpose", x, m.weight(4, 6, 2, 2), strides=(2, 2), pads_begin=(0, 0),
             pads_end=(0, 0), dilations=(1, 1),
@@ -58,6 +60,40 @@ def test_shift_before_padding_stays() -> None:
     assert context.why("fold-before") == [
         "a shift before a padded convolution: the padding is not shifted"
     ]
+
+
+NOT_FINITE = "a scale is infinite or no number, as when divided by 0"
+OVERFLOW = "a weight would be beyond what its dtype holds"
+
+
+@pytest.mark.parametrize(
+    ("factor", "divides", "why"),
+    [(0.0, True, NOT_FINITE), (np.inf, False, NOT_FINITE), (3e38, False, OVERFLOW)],
+)
+def test_what_would_not_stay_finite_stays(factor: float, divides: bool, why: str) -> None:
+    """(1·x − 1·x) / 0 is NaN only where the sum is 0, not wherever a weight became infinite."""
+
+    def scaled(m, x, n):
+        c = ir.constant(m.program, np.full((n, 1, 1), factor, np.float32), "c")
+        return m.div(x, c) if divides else m.mul(x, c)
+
+    def after(m, x):
+        return scaled(m, m.conv(x, m.weight(3, 2, 3, 3, low=2, high=4)), 3)
+
+    def before(m, x):
+        return m.conv(scaled(m, x, 2), m.weight(3, 2, 3, 3, low=2, high=4))
+
+    def product(m, x):
+        y = m.matmul(x, m.weight(5, 4, low=2, high=4))
+        return m.div(y, factor) if divides else m.mul(y, factor)
+
+    rules = {after: "fold-after", before: "fold-before", product: "fold-before-product"}
+    for body, rule in rules.items():
+        program = make({"x": "[2,2,5,5]" if body is not product else "[2,5]"}, body)
+        expected = names(program)
+        context = same(program, fold_batch_norm)
+        assert names(program) == expected
+        assert context.why(rule) == [why]
 
 
 def test_weights_that_come_at_run_time_stay() -> None:
