@@ -13,8 +13,9 @@ GROUP_BYTES = 4
 @dataclass(frozen=True)
 class Dots:
     """A kind of products: `matmul` and `conv` are its operations, `left` and `right` the dtypes of
-    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's, and
-    `rounds`, where a chip has it, makes `left` of a vector of float32, `pairs` groups of two such.
+    the operands as they are multiplied, `sums` that of the sums; `function` adds a group's. Where a
+    chip has them, `lanes` does so lane by lane, `rounds` makes `left` of a vector of float32,
+    `pairs` groups of two such.
     """
 
     matmul: str
@@ -25,6 +26,7 @@ class Dots:
     function: str
     rounds: str = ""
     pairs: str = ""
+    lanes: str = ""
 
     @property
     def item(self) -> int:
@@ -41,7 +43,10 @@ class Dots:
         return "int8" if self.sums == "int32" else "bf16"
 
 
-BYTES = Dots("ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot")
+BYTES = Dots(
+    "ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot",
+    lanes="cuvil_dot_lanes",
+)  # fmt: skip
 HALVES = Dots(
     "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16",
     "cuvil_round_bf16", "cuvil_pair_bf16",

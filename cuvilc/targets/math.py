@@ -66,7 +66,7 @@ class Math:
         return tirx.call_llvm_pure_intrin(_dtype(x), "llvm.roundeven", x)
 
     def round_small(self, x: Any) -> Any:
-        """The same of a float32 of magnitude up to 2²², as an int32: with 1.5 · 2²³ added there is no
+        """The same of a float32 of magnitude up to 2²², as an int32: 1.5 · 2²³ added leaves no
         place for a fraction. LLVM subtracts nothing where only low bytes are kept.
         """
         return _bits(x + _f(_MAGIC)) - _i(0x4B400000)

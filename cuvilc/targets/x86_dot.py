@@ -24,6 +24,10 @@ define linkonce_odr hidden {sums} @{function}({sums} %c, i32 %a, {n} %b)
   %i = insertelement {n} poison, i32 %a, i32 0
   %s = shufflevector {n} %i, {n} poison, <{lanes} x i32> zeroinitializer
 """
+_LANES = """
+define linkonce_odr hidden {n} @{function}({n} %c, {n} %s, {n} %b)
+    alwaysinline nounwind readnone {{
+"""
 _ONE = """\
   %x = bitcast {n} %s to {items}
   %y = bitcast {n} %b to {items}
@@ -82,6 +86,10 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
         n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
     )
     found = {BYTES.function: text}
+    if vnni:
+        found[BYTES.lanes] = (_LANES + _ONE).format(
+            n=n, sums=n, items=items, name=name, function=BYTES.lanes
+        )
     if bf16:
         found[HALVES.function] = (_HEAD + _ONE).format(
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,

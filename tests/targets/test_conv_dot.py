@@ -10,9 +10,9 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
-from cuvilc.targets.schedules import conv_dot, depthwise
+from cuvilc.targets.schedules import conv_dot, depthwise, depthwise_dot
 from tests.targets.kernel_harness import V4, check, program_of
-from tests.targets.samples import on_dot_chips
+from tests.targets.samples import VNNI, needs, on_dot_chips
 
 H, W, B = symbol("h"), symbol("w"), symbol("b")
 BLOCKS = "NCHW16c"
@@ -80,17 +80,27 @@ def test_symbolic(chip: Any) -> None:
 
 def alone(
     x: Any, kernel: Any, dtypes: tuple[str, str], points: int | None = None, strides: Any = (1, 1),
-    pads: Any = (1, 1, 1, 1),
+    pads: Any = (1, 1, 1, 1), zero: Any = "input",
 ) -> Any:  # fmt: skip
-    """A depthwise convolution, centred; `points`: as many zero points of the weights, or one."""
+    """A depthwise convolution, centred; `points`: as many zero points of the weights, or one;
+    `zero`: x's zero point, where it is none of the inputs.
+    """
     attrs = attributes(x[1], strides, pads, (1, 1))
     types = [
         TensorType(x, dtypes[0], BLOCKS), TensorType((x[1], 1, *kernel), dtypes[1], "pack0_16"),
-        TensorType((), dtypes[0]),
     ]  # fmt: skip
+    if zero == "input":
+        types.append(TensorType((), dtypes[0]))
     if points is not None:
         types.append(TensorType((points,) if points else (), dtypes[1]))
-    return program_of(types, lambda *v: ir.build("ai.conv_integer", *v, **attrs))
+
+    def body(*operands: Any) -> Any:
+        more = [ir.full(zero, (), dtypes[0])] if isinstance(zero, int) else []
+        total = ir.build("ai.conv_integer", *operands, *more, **attrs)
+        y = ir.build("ai.cast", total, dtype="float32")
+        return total, ir.build("ai.quantize_linear", y, ir.full(99.0), ir.full(3, (), "uint8"))
+
+    return program_of(types, body)
 
 
 @on_dot_chips
@@ -101,6 +111,29 @@ def test_depthwise(chip: Any) -> None:
         alone((1, 5, 9, 30), (5, 5), ("uint8", "uint8"), 0, pads=(2, 2, 2, 2)),
     ):
         check(program, chip, depthwise.schedule)
+
+
+ALONE = {
+    "3x3": ((2, 32, 9, 20), (3, 3)),
+    "a row that is left": ((1, 48, 7, 7), (3, 3)),
+    "stride 2": ((1, 20, 9, 31), (3, 3), (2, 2)),
+    "stride 2 from a pad of 0": ((1, 16, 8, 14), (3, 3), (2, 2), (0, 0, 1, 1)),
+    "5x5": ((1, 5, 9, 30), (5, 5), (1, 1), (2, 2, 2, 2)),
+    "7x7, little input": ((1, 16, 3, 4), (7, 7), (1, 1), (3, 3, 3, 3)),
+    "no padding": ((1, 16, 6, 12), (2, 3), (1, 1), (0, 0, 0, 0)),
+    "a line": ((1, 16, 1, 40), (1, 3), (1, 3), (0, 1, 0, 0)),
+    "any batch": ((B, 40, 9, 10), (3, 3)),
+}
+
+
+@needs(VNNI)
+@pytest.mark.parametrize("zero", [None, 0, 5, "input"])
+@pytest.mark.parametrize("geometry", ALONE)
+def test_depthwise_in_groups(geometry: str, zero: Any) -> None:
+    x, kernel, *more = ALONE[geometry]
+    program = alone(x, kernel, ("uint8", "int8"), None, *more, zero=zero)
+    sizes = [{"b": b} for b in (1, 3)] if B in x else [{}]
+    check(program, VNNI, depthwise_dot.schedule, sizes)
 
 
 def test_refusals() -> None:

@@ -179,7 +179,7 @@ def over_row(
     """
     b, k = emitter.builder, emitter.k
     if isinstance(axis.count, int):
-        for width, starts in _groups(axis, most, alike):
+        for width, starts in tile_groups(axis, most, alike):
             with b.loop(len(starts), name="w") as i:
                 at = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
                 tile(at, width, taps_of(emitter, axis, at, width, starts))
@@ -207,8 +207,8 @@ def tile_widths(count: int, most: int) -> list[int]:
     return balanced(count, most)
 
 
-def _groups(axis: Axis, most: int, alike: bool) -> list[tuple[int, list[int]]]:
-    """(width, first pixels) of tiles that share code."""
+def tile_groups(axis: Axis, most: int, alike: bool) -> list[tuple[int, list[int]]]:
+    """(width, first pixels) of tiles that share code; `alike`: whose taps lie inside alike."""
     assert isinstance(axis.count, int)
     widths = tile_widths(axis.count, most)
     tiles = list(zip(accumulate(widths, initial=0), widths, strict=False))

@@ -1,7 +1,8 @@
 """Register tiles whose steps add the products of groups of narrow numbers, four bytes a group.
 
 A row's group of A is one int32 that meets a vector of as many groups of B. A chip's function does
-it, in one instruction where it has that, or else a portable one.
+it, in one instruction where it has that, or else a portable one. In LaneTile vectors of groups meet
+lane by lane.
 """
 
 from __future__ import annotations
@@ -89,6 +90,71 @@ def portable_dot_bf16(lanes: int) -> str:
 _PORTABLE = {BYTES.function: portable_dot, HALVES.function: portable_dot_bf16}
 
 
+def _column_text(name: str, rows: Sequence[int]) -> str:
+    """`<16 x i32> name(p, offsets of 16 bytes)`: lane i has the i-th byte of each in the places
+    `rows`, 0 in others. Dwords go first, then bytes within 16: one instruction for either.
+    """
+    whole = "<64 x i8>"
+    offsets = "".join(f", i64 %i{r}" for r in rows)
+    lines = [
+        f"define linkonce_odr hidden <16 x i32> @{name}(ptr %p{offsets})"
+        " alwaysinline nounwind readonly {",
+    ]
+    for r in range(4):
+        value = "zeroinitializer"
+        if r in rows:
+            lines += [
+                f"  %q{r} = getelementptr i8, ptr %p, i64 %i{r}",
+                f"  %r{r} = load <16 x i8>, ptr %q{r}, align 1",
+            ]
+            value = f"%r{r}"
+        lines.append(f"  %v{r} = bitcast <16 x i8> {value} to <4 x i32>")
+    order = ", ".join(f"i32 {4 * r + q}" for q in range(4) for r in range(4))
+    mix = ", ".join(
+        f"i32 {16 * q + 4 * r + c}" for q in range(4) for c in range(4) for r in range(4)
+    )
+    first = ", ".join(f"i32 {i}" for i in range(8))
+    every = ", ".join(f"i32 {i}" for i in range(16))
+    lines += [
+        f"  %a = shufflevector <4 x i32> %v0, <4 x i32> %v1, <8 x i32> <{first}>",
+        f"  %b = shufflevector <4 x i32> %v2, <4 x i32> %v3, <8 x i32> <{first}>",
+        f"  %c = shufflevector <8 x i32> %a, <8 x i32> %b, <16 x i32> <{every}>",
+        f"  %d = shufflevector <16 x i32> %c, <16 x i32> poison, <16 x i32> <{order}>",
+        f"  %e = bitcast <16 x i32> %d to {whole}",
+        f"  %f = shufflevector {whole} %e, {whole} poison, <64 x i32> <{mix}>",
+        f"  %g = bitcast {whole} %f to <16 x i32>",
+        "  ret <16 x i32> %g",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def column_of(b: KernelBuilder, buffer: Buffer, places: Sequence[Any]) -> PrimExpr:
+    """16 groups: what lies at up to four byte offsets, 16 bytes each; 0 where there is None."""
+    rows = [r for r, place in enumerate(places) if place is not None]
+    name = "cuvil_column_" + "".join(map(str, rows))
+    b.llvm(name, _column_text(name, rows))
+    offsets = [as_expr(places[r]) for r in rows]
+    return tirx.call_pure_extern("int32x16", name, buffer.data, *offsets)
+
+
+def lanes_of(buffer: Buffer, n: int) -> PrimExpr:
+    """The n-th 16 numbers of a local array."""
+    return tirx.BufferLoad(buffer, [tirx.Ramp(const(n * 16), const(1), 16)])
+
+
+def store_lanes(b: KernelBuilder, buffer: Buffer, n: int, value: PrimExpr) -> None:
+    """Write them."""
+    b.emit(tirx.BufferStore(buffer, value, [tirx.Ramp(const(n * 16), const(1), 16)]))
+
+
+def dot_lanes(b: KernelBuilder, chip: Chip, sums: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+    """sums + the products of 16 groups of bytes with as many; the chip has an instruction."""
+    b.llvm(BYTES.lanes, chip.dots[BYTES.lanes])
+    return tirx.call_pure_extern("int32x16", BYTES.lanes, sums, a, w)
+
+
 def dot_rows(chip: Chip, kind: Dots, width: int) -> int:
     """How many rows of `width` sums fit into the registers."""
     rows = tile_rows(chip, width)
@@ -147,3 +213,21 @@ class DotTile(RegisterTile):
         return tirx.call_pure_extern(
             f"int32x{self.lanes}", "cuvil_load_groups", buffer.data, as_expr(offset)
         )
+
+
+class LaneTile(RegisterTile):
+    """rows × 16 sums, to which groups of bytes are multiplied lane by lane."""
+
+    def __init__(self, b: KernelBuilder, chip: Chip, rows: int) -> None:
+        super().__init__(b, rows, 16, dtype=BYTES.sums)
+        self.chip = chip
+
+    @property
+    def memory(self) -> Buffer:
+        """The sums, row after row."""
+        return self._sums
+
+    def add_products(self, row: int, a: PrimExpr, w: PrimExpr) -> None:
+        """sums[row] += a · w."""
+        total = dot_lanes(self.b, self.chip, lanes_of(self._sums, row), a, w)
+        store_lanes(self.b, self._sums, row, total)
