@@ -77,6 +77,56 @@ def test_plain_right_operand(n: int, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [8, 15, 16, 33, 49, 100])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_many_rows_share_a_copied_panel(transposed: bool, n: int, dtype: str, chip: Any) -> None:
+    for k in (1, 16, 37):
+        b = t(2, *((n, k) if transposed else (k, n)), dtype=dtype)
+        check(product(t(2, 67, k, dtype=dtype), b, transpose_b=transposed), chip, schedule)
+
+
+@on_chips
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_few_rows_take_wide_pieces_of_a_plain_operand(m: int, dtype: str, chip: Any) -> None:
+    for n in (9, 31, 64, 131, 300):
+        check(product(t(m, 29, dtype=dtype), t(29, n, dtype=dtype)), chip, schedule)
+        check(product(t(3, m, 8, dtype=dtype), t(3, 8, n, dtype=dtype)), chip, schedule)
+
+
+@on_chips
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [3, 16, 35, 70])
+def test_columns_of_a_transposed_left_operand(m: int, dtype: str, chip: Any) -> None:
+    check(
+        product(t(2, 37, m, dtype=dtype), t(37, 41, dtype=dtype), transpose_a=True), chip, schedule
+    )
+
+
+@on_chips
+def test_float64(chip: Any) -> None:
+    def wide(*shape: Any) -> TensorType:
+        return t(*shape, dtype="float64")
+
+    for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 128), (15, 3, 512), (9, 20, 1024)):
+        check(product(wide(m, k), wide(k, n)), chip, schedule)
+    sizes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 5))]
+    check(product(wide(2, M, K), wide(2, K, N)), chip, schedule, sizes)
+    check(product(wide(2, M, K), wide(2, K, 48)), chip, schedule, sizes)
+
+
+@on_chips
+def test_float64_beside_other_operations(chip: Any) -> None:
+    def body(x: Any, scale: Any, w: Any, bias: Any) -> Any:
+        value = ir.build("ai.matmul", ir.build("ai.elemwise_mul", x, scale), w)
+        return ir.build("ai.sigmoid", ir.build("ai.elemwise_add", value, bias))
+
+    types = [t(*shape, dtype="float64") for shape in ((2, 50, 24), (24,), (24, 70), (70,))]
+    check(program_of(types, body), chip, schedule)
+
+
+@on_chips
 def test_batches_broadcast(chip: Any) -> None:
     check(product(t(2, 1, 19, 24), t(3, 24, 40)), chip, schedule)
     check(product(t(19, 24), t(2, 24, 40)), chip, schedule)

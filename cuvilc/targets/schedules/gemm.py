@@ -12,7 +12,7 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm_operands import Left, Right
-from cuvilc.targets.schedules.gemm_plan import Plan, plan_of
+from cuvilc.targets.schedules.gemm_plan import Plan, at_dtype, plan_of
 from cuvilc.targets.schedules.microkernel import (
     Epilogue,
     RegisterTile,
@@ -41,7 +41,7 @@ class Gemm:
     kind = "gemm"
 
     def __init__(self, region: Region, chip: Chip, name: str, plan: Plan, vectorize: bool) -> None:
-        self.chip, self.plan = chip, plan
+        self.chip, self.plan = at_dtype(chip, plan.dtype), plan
         self.lanes = "vectorized" if vectorize else "serial"
         self.emitter = Emitter(region, name)
         self.b = self.emitter.builder
@@ -55,10 +55,10 @@ class Gemm:
         return Left(self.emitter, self.plan, self.lanes)
 
     def make_right(self) -> Any:
-        return Right(self.emitter, self.plan)
+        return Right(self.emitter, self.plan, self.lanes)
 
     def make_tile(self, rows: int, width: int, sets: int) -> RegisterTile:
-        return RegisterTile(self.b, rows, width, sets)
+        return RegisterTile(self.b, rows, width, sets, dtype=self.plan.dtype)
 
     def steps(self) -> Dim:
         """Of the reduction."""
@@ -152,18 +152,21 @@ class Gemm:
     def _panels(self, first: Any, last: Any, body: Callable[[Any, int], None]) -> None:
         plan = self.plan
         with self.b.loop(last - first, start=first, name="p") as panel:
-            self.right.begin_panel(panel)
             if plan.last_width == plan.width:
-                body(panel, plan.width)
+                self._panel(panel, plan.width, body)
                 return
             whole = self._size(plan.panels) - 1
             first_of(
                 self.b,
                 [
-                    (panel < whole, lambda: body(panel, plan.width)),
-                    (None, lambda: body(panel, plan.last_width)),
+                    (panel < whole, lambda: self._panel(panel, plan.width, body)),
+                    (None, lambda: self._panel(panel, plan.last_width, body)),
                 ],
             )
+
+    def _panel(self, panel: Any, width: int, body: Callable[[Any, int], None]) -> None:
+        self.right.begin_panel(panel, width)
+        body(panel, width)
 
     def _tiles(self, low: Any, high: Any, rows: int, row_of: Any, panel: Any, width: int) -> None:
         sets = RegisterTile.sets_for(self.chip, rows, width)
@@ -216,7 +219,7 @@ class Gemm:
         plan, b, width = self.plan, self.b, tile.width
         column = b.let(self.right.column(panel))
         tail = plan.n % width if isinstance(plan.n, int) else None
-        whole = tail == 0 or plan.b_kind == "rows"
+        whole = tail == 0 or plan.overlaps
         if whole and self.epilogue.unrolls:
             with b.loop(width, self.lanes) as lane:
                 for r in range(tile.rows):

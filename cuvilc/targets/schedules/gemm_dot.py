@@ -139,8 +139,11 @@ class _Rows(Left):
     """Rows of A: `at(r, k)` is group k of row r of the tile begun last."""
 
     def __init__(self, emitter: Emitter, plan: Plan, lanes: str, rounding: Rounding) -> None:
-        self.rounding, self.dots, self.dtype = rounding, rounding.dots, rounding.dots.left
+        self.rounding, self.dots = rounding, rounding.dots
         super().__init__(emitter, plan, lanes)
+
+    def _scratch_dtype(self) -> str:
+        return self.dots.left
 
     def _row_stride(self) -> Dim:
         plan, group = self.plan, self.dots.group
@@ -172,7 +175,7 @@ class _Panels(Right):
     def begin_task(self, batch: list[Any]) -> None:
         self.batch = batch
 
-    def begin_panel(self, panel: Any) -> None:
+    def begin_panel(self, panel: Any, width: int) -> None:
         if self.plan.b_kind != "packed":
             self._pack(panel)
             return

@@ -100,7 +100,7 @@ class _Panels(Right):
     def column(self, panel: Any) -> Any:
         return panel * self.plan.width
 
-    def begin_panel(self, panel: Any) -> None:
+    def begin_panel(self, panel: Any, width: int) -> None:
         share, k, b = PANEL // self.plan.width, self.emitter.k, self.b
         whole = b.let(k.floordiv(panel, share)) if share > 1 else panel
         within = (panel - whole * share) * self.plan.width if share > 1 else 0

@@ -7,8 +7,10 @@ from typing import Any
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.region import Emitter
-from cuvilc.targets.schedules.gemm_plan import LINE, PANEL, Plan
+from cuvilc.targets.schedules.gemm_plan import COPIES, LINE, PANEL, Plan
 from cuvilc.targets.schedules.microkernel import lesser
+from cuvilc.targets.schedules.transpose_block import transpose_block
+from cuvilc.targets.tir import as_expr, const
 
 _STEP = 16  # elements that packing moves at once
 FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
@@ -17,8 +19,6 @@ FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time fo
 class Left:
     """Rows of A: `at(r, k)` is element k of row r of the tile begun last."""
 
-    dtype = "float32"  # in the scratch
-
     def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
         self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
         self.k = self.b.scalar(plan.k)
@@ -26,11 +26,15 @@ class Left:
         self.batch: list[Any] = []
         self._base: Any = 0  # first row in the scratch
         self._tile: Any = 0
+        self.dtype = self._scratch_dtype()
         if plan.a_direct:
             self._buffer = emitter.argument(plan.a)
         else:
-            rows: Dim = plan.tile_group * plan.rows
-            self._buffer = self.b.scratch(self._row_stride() * rows, self.dtype)
+            count: Dim = plan.k if plan.transposed_a else plan.tile_group * plan.rows
+            self._buffer = self.b.scratch(self._row_stride() * count, self.dtype)
+
+    def _scratch_dtype(self) -> str:
+        return self.plan.dtype
 
     def _row_stride(self) -> Dim:
         return self.plan.row_stride
@@ -48,6 +52,9 @@ class Left:
         if self.plan.a_direct:
             return
         self._base = low
+        if self.plan.transposed_a:
+            self._pack_columns(low, high)
+            return
         b, whole = self.b, self.k - self.k % _STEP if isinstance(self.k, int) else 0
         with b.loop(high - low, start=low, name="r") as row:
             to = b.let((row - low) * self.stride)
@@ -57,13 +64,28 @@ class Left:
             with b.loop(self.k - whole, start=whole) as k:
                 self._pack(to, row, k)
 
+    def _pack_columns(self, low: Any, high: Any) -> None:
+        """Columns of A, whose rows lie beside each other in memory and in the scratch."""
+        b = self.b
+        whole = b.let(self.emitter.k.floordiv(high - low, _STEP))
+        with b.loop(self.k, name="k") as k:
+            to = b.let(k * self.stride)
+            with b.loop(whole) as step, b.loop(_STEP, self.lanes) as lane:
+                place = step * _STEP + lane
+                self._store(to + place, low + place, k)
+            with b.loop(high - low - whole * _STEP, start=whole * _STEP) as rest:
+                self._store(to + rest, low + rest, k)
+
     def _pack_step(self, to: Any, row: Any, first: Any) -> None:
         """_STEP elements of a row, from `first` on."""
         with self.b.loop(_STEP, self.lanes) as lane:
             self._pack(to, row, first + lane)
 
     def _pack(self, to: Any, row: Any, k: Any) -> None:
-        self.emitter.k.store(self._buffer, to + k, self._element(row, k), self.dtype)
+        self._store(to + k, row, k)
+
+    def _store(self, place: Any, row: Any, k: Any) -> None:
+        self.emitter.k.store(self._buffer, place, self._element(row, k), self.dtype)
 
     def _element(self, row: Any, k: Any) -> Any:
         a = self.emitter.accessor(self.plan.a)
@@ -75,55 +97,66 @@ class Left:
         return a.at((*self.batch, *rows, k))
 
     def begin_tile(self, row: Any) -> None:
-        start = (row if self.plan.a_direct else row - self._base) * self.stride
-        self._tile = self.b.let(start + self._task if self.plan.a_direct else start)
+        if self.plan.a_direct:
+            self._tile = self.b.let(row * self.stride + self._task)
+        elif self.plan.transposed_a:
+            self._tile = self.b.let(row - self._base)
+        else:
+            self._tile = self.b.let((row - self._base) * self.stride)
 
     def begin_step(self, k: Any) -> None:
         """Column k is next."""
 
     def at(self, r: int, k: Any) -> Any:
-        return self.b.load(self._buffer, self._tile + r * self.stride + k)
+        far = k * self.stride + r if self.plan.transposed_a else r * self.stride + k
+        return self.b.load(self._buffer, self._tile + far)
 
 
 class Right:
     """A panel of B: `at(k, lane)` is element k of the panel's column `lane`."""
 
-    def __init__(self, emitter: Emitter, plan: Plan) -> None:
-        self.emitter, self.plan, self.b = emitter, plan, emitter.builder
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str = "serial") -> None:
+        self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
         self.k, self.n = self.b.scalar(plan.k), self.b.scalar(plan.n)
         self.dtype = ir.type_of(plan.b).dtype
         self.batch: list[Any] = []
         self._task: Any = 0
         self._panel: Any = 0
-        if plan.b_kind == "gather":
-            self.dtype = "float32"
-            self._buffer = self.b.scratch(plan.k * plan.width, "float32")
+        if plan.b_kind in ("gather", *COPIES):
+            self.dtype = plan.dtype
+            self._buffer = self.b.scratch(plan.k * plan.width, plan.dtype)
         else:
             self._buffer = emitter.argument(plan.b)
-        self._stride: Any = {"packed": PANEL, "rows": self.n, "gather": plan.width}[plan.b_kind]
+        self._stride: Any = {"packed": PANEL, "rows": self.n}.get(plan.b_kind, plan.width)
 
     def begin_task(self, batch: list[Any]) -> None:
         self.batch = batch
         t = ir.type_of(self.plan.b)
-        if self.plan.b_kind == "rows":
+        if self.plan.b_kind in ("rows", "turned"):
             index = (*_of_operand(t.shape[:-2], batch), 0, 0)
             self._task = self.b.let(self.emitter.k.flat_index(t, index))
 
     def column(self, panel: Any) -> Any:
-        """First column of a panel: the last one overlaps where B is read as it lies."""
+        """First column of a panel: the last one overlaps where rows of B are read or copied."""
         column = panel * self.plan.width
-        return lesser(column, self.n - self.plan.width) if self.plan.b_kind == "rows" else column
+        return lesser(column, self.n - self.plan.last_width) if self.plan.overlaps else column
 
-    def begin_panel(self, panel: Any) -> None:
-        kind, width = self.plan.b_kind, self.plan.width
-        if kind == "packed" and width == PANEL:
+    def begin_panel(self, panel: Any, width: int) -> None:
+        """A panel is next, of which the tiles are `width` wide."""
+        kind = self.plan.b_kind
+        if kind == "packed" and self.plan.width == PANEL:
             self._panel = self.b.let(panel * (self.k * PANEL))
         elif kind == "packed":
-            share, k = PANEL // width, self.emitter.k
+            share, k = PANEL // self.plan.width, self.emitter.k
             block = k.floordiv(panel, share)
-            self._panel = self.b.let(block * (self.k * PANEL) + (panel - block * share) * width)
+            column = (panel - block * share) * self.plan.width
+            self._panel = self.b.let(block * (self.k * PANEL) + column)
         elif kind == "rows":
             self._panel = self.b.let(self._task + self.column(panel))
+        elif kind == "copied":
+            self._copy(self.b.let(self.column(panel)), width)
+        elif kind == "turned":
+            self._turn(self.b.let(self.column(panel)), width)
         else:
             self._pack(panel)
 
@@ -145,6 +178,33 @@ class Right:
         """
         if self._ahead is not None:
             self.b.prefetch(self._buffer, self._ahead + k * LINE)
+
+    def _copy(self, column: Any, width: int) -> None:
+        """`width` columns from `column` on into scratch."""
+        b, far = self.b, self.plan.width
+        matrix = self.emitter.accessor(self.plan.b)
+        with b.loop(self.k, name="k") as k, b.loop(width, self.lanes) as lane:
+            b.store(self._buffer, k * far + lane, matrix.at((*self.batch, k, column + lane)))
+
+    def _turn(self, column: Any, width: int) -> None:
+        """`width` columns from `column` on, which lie as rows, into scratch."""
+        b, far, side = self.b, self.plan.width, self.plan.side
+        matrix = self.emitter.argument(self.plan.b)
+        first = b.let(self._task + column * self.k)
+        squares = self.emitter.k.floordiv(self.k, side)
+        squares = squares if isinstance(squares, int) else b.let(squares)
+        for j in range(0, width, side):
+            line = b.let(first + self.k * j) if j else first
+            with b.loop(squares) as square:
+                k = b.let(square * side)
+                transpose_block(
+                    b, side, (matrix, line + k, as_expr(self.k)),
+                    (self._buffer, k * far + j, const(far)),
+                )  # fmt: skip
+            rest = self.k - squares * side
+            with b.loop(rest, start=squares * side) as k, b.loop(side) as lane:
+                value = b.load(matrix, line + lane * self.k + k)
+                b.store(self._buffer, k * far + (lane + j), value)
 
     def _pack(self, panel: Any) -> None:
         """The panel into scratch; columns beyond the last repeat it, their sums are not stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -10,6 +10,7 @@ from cuvilc.dialect.dims import Dim, Shape, ceildiv, product
 from cuvilc.dialect.types import PANEL as PANEL
 from cuvilc.dialect.types import TensorType, pack_parts
 from cuvilc.targets.chip import Chip
+from cuvilc.targets.notation import compute_dtype
 from cuvilc.targets.region import Emitter, Miss, Region
 from cuvilc.targets.schedules.microkernel import (
     anchor_of,
@@ -26,6 +27,9 @@ _TASK_WEIGHT_BYTES = 300e3
 # they are packed.
 _ALIAS_BYTES, _WAYS = 4096, 8
 _PADDING = 16  # floats between packed rows, for the same reason
+COPIES = ("copied", "turned")
+_COPIED_TILES = 2  # tiles of rows: more repay copying a panel of B, whose rows lie far apart
+_MOST_VECTORS = 8  # of sums, where a tile has few rows
 _MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
 
 
@@ -44,13 +48,16 @@ class Plan:
     n: Dim
     k: Dim
     a_direct: bool  # A is read where it lies; else packed into scratch, a task's rows at a time
-    # "packed": panels of constants; "rows": read where it lies; "gather": packed into scratch
+    # "packed": panels of constants; "rows": read where it lies; into scratch, a panel at a time,
+    # "copied": its rows, "turned": squares of a transposed one, "gather": element by element
     b_kind: str
     rows: int  # of the full register tile
     width: int
     tile_group: int = 1  # row tiles in a task
     panel_group: int = 1  # panels in a task
     often_few: bool = True  # rows, where they are known only at run time
+    dtype: str = "float32"  # of computation
+    side: int = 1  # of the squares that a "turned" B is transposed in
 
     @property
     def row_tiles(self) -> Dim:
@@ -78,17 +85,31 @@ class Plan:
 
     @property
     def row_stride(self) -> Dim:
-        """Of A as the register tile reads it."""
-        return self.k if self.a_direct else self.k + _PADDING
+        """Of A as the register tile reads it; of a transposed A's columns."""
+        if self.a_direct:
+            return self.k
+        return self.packed_rows if self.transposed_a else self.k + _PADDING
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the last panel begins earlier, to be whole."""
+        return self.b_kind in ("rows", *COPIES)
+
+    @property
+    def packed_rows(self) -> int:
+        """Of a task, where A is packed; whole lines of them."""
+        return -(-self.tile_group * self.rows // LINE) * LINE
 
     @property
     def last_width(self) -> int:
         """Of the tile on the last panel: half of a tile suffices where its second half would be
         empty.
         """
-        left = self.n % self.width if isinstance(self.n, int) else 0
-        halved = self.b_kind == "packed" and self.width == PANEL and 0 < left <= PANEL // 2
-        return PANEL // 2 if halved else self.width
+        n = self.n if isinstance(self.n, int) else 0
+        left = n % self.width
+        half = self.width // 2
+        whole = self.width == PANEL if self.b_kind == "packed" else self.b_kind in COPIES
+        return half if whole and 0 < left <= half < n else self.width
 
     @property
     def sizes(self) -> list[int]:
@@ -118,7 +139,8 @@ def plan_of(region: Region, chip: Chip, name: str = "ai.matmul") -> Plan:
     ta, tb = ir.type_of(a), ir.type_of(b)
     attrs = {"transpose_a": False, **ir.attrs(anchor)}
     result = ir.type_of(anchor.results[0])
-    _check(ta, tb, result)
+    dtype = _check(ta, tb, result)
+    chip = at_dtype(chip, dtype)
     n = result.shape[-1]
     k = ta.shape[-2 if attrs["transpose_a"] else -1]
     vector = ta.rank == 1
@@ -127,20 +149,21 @@ def plan_of(region: Region, chip: Chip, name: str = "ai.matmul") -> Plan:
     batch = () if flat or vector else result.shape[:-2]
     if vector and tb.rank != 2:
         raise Miss("a vector times a stack of matrices")
-    kind = _kind(region, b, tb, attrs["transpose_b"], n, chip)
-    m = product(leading)
-    width = tile_width(chip, n)
+    m, width = product(leading), tile_width(chip, n)
+    kind = _kind(region, b, attrs["transpose_b"], m, n, chip)
     if kind == "packed" and isinstance(m, int) and m <= tile_rows(chip, PANEL) and n != width:
         width = PANEL  # few rows are bound by memory: read whole panels
-    if kind == "rows" and isinstance(n, int) and n < width:
+    if kind in ("rows", *COPIES) and isinstance(n, int) and n < width:
         width = chip.lanes
-    a_direct = region.argument(a) is not None and not attrs["transpose_a"] and _is_plain(ta)
+    if kind == "rows" and isinstance(m, int):
+        width = max(width, _wide(chip, m, n))
+    a_direct = region.argument(a) is not None and not attrs["transpose_a"] and is_plain(ta)
     rows = balanced_rows(m, tile_rows(chip, width))
-    if isinstance(k, int) and k and 4 * k % _ALIAS_BYTES == 0 and rows > _WAYS:
+    if isinstance(k, int) and k and _bytes(dtype) * k % _ALIAS_BYTES == 0 and rows > _WAYS:
         a_direct = False
     plan = Plan(
         anchor, a, b, batch, leading, attrs["transpose_a"], attrs["transpose_b"], m, n, k,
-        a_direct, kind, rows, width,
+        a_direct, kind, rows, width, dtype=dtype, side=chip.lanes,
     )  # fmt: skip
     group(plan)
     return plan
@@ -159,13 +182,33 @@ def balanced_rows(m: Dim, full: int) -> int:
     return -(-m // -(-m // full)) if isinstance(m, int) and m else full
 
 
-def _check(ta: TensorType, tb: TensorType, result: TensorType) -> None:
-    floats = ("float32", "float16", "bfloat16")
-    if any(t.dtype not in floats for t in (ta, tb, result)):
+def _wide(chip: Chip, m: int, n: Dim) -> int:
+    """Columns of a tile of few rows of which no constant panel is read: as many sums as hide the
+    latency, side by side. Fewer columns would be short pieces of far rows of B.
+    """
+    columns = min(n if isinstance(n, int) else 0, chip.lanes * _MOST_VECTORS // max(m, 1))
+    return 1 << columns.bit_length() - 1 if columns else 0
+
+
+def at_dtype(chip: Chip, dtype: str) -> Chip:
+    """The chip as it computes in float64: half as many lanes."""
+    return replace(chip, lanes=max(chip.lanes // 2, 1)) if dtype == "float64" else chip
+
+
+def _bytes(dtype: str) -> int:
+    return 8 if dtype == "float64" else 4
+
+
+def _check(ta: TensorType, tb: TensorType, result: TensorType) -> str:
+    """The dtype of computation. Raises Miss."""
+    wide = {t.dtype == "float64" for t in (ta, tb, result)}
+    floats = ("float32", "float16", "bfloat16", "float64")
+    if any(t.dtype not in floats for t in (ta, tb, result)) or len(wide) > 1:
         raise Miss(f"product of {ta.dtype}")
     if ta.layout or tb.rank < 2:
         raise Miss("A in a blocked layout" if ta.layout else "matrix times vector")
     check_batch(ta, tb, result)
+    return compute_dtype(result.dtype)
 
 
 def check_batch(ta: TensorType, tb: TensorType, result: TensorType) -> None:
@@ -176,20 +219,27 @@ def check_batch(ta: TensorType, tb: TensorType, result: TensorType) -> None:
                 raise Miss("whether a batch dimension broadcasts is known only at run time")
 
 
-def _is_plain(t: TensorType) -> bool:
-    return t.dtype == "float32" and not t.layout
+def is_plain(t: TensorType) -> bool:
+    """Whether elements lie in memory as they are computed with."""
+    return t.dtype in ("float32", "float64") and not t.layout
 
 
-def _kind(region: Region, b: Any, tb: TensorType, transposed: bool, n: Dim, chip: Chip) -> str:
+def _kind(region: Region, b: Any, transposed: bool, m: Dim, n: Dim, chip: Chip) -> str:
+    tb = ir.type_of(b)
     if tb.layout:
         if pack_parts(tb.layout) != (0 if transposed else 1, PANEL) or tb.rank != 2:
             raise Miss(f"weights in layout {tb.layout}")
         if region.argument(b) is None:
             raise Miss("packed weights computed in the kernel")
         return "packed"
-    direct = region.argument(b) is not None and _is_plain(tb) and not transposed
-    wide = isinstance(n, int) and n >= chip.lanes
-    return "rows" if direct and wide else "gather"
+    if not isinstance(n, int) or n < chip.lanes:
+        return "gather"
+    plain = region.argument(b) is not None and is_plain(tb)
+    if transposed:
+        return "turned" if plain else "gather"
+    if isinstance(m, int) and m > _COPIED_TILES * tile_rows(chip, tile_width(chip, n)):
+        return "copied"
+    return "rows" if plain else "gather"
 
 
 def group(plan: Plan) -> None:
@@ -198,12 +248,16 @@ def group(plan: Plan) -> None:
     tile_flops = max(2 * plan.rows * plan.width * k, 1)
     tiles = max(1, round(_TASK_FLOPS / tile_flops))
     few_rows = not isinstance(plan.m, int) or plan.m <= plan.rows
-    by_bytes = max(1, round(_TASK_WEIGHT_BYTES / max(4 * plan.width * k, 1))) if few_rows else 1
+    by_bytes = (
+        max(1, round(_TASK_WEIGHT_BYTES / max(_bytes(plan.dtype) * plan.width * k, 1)))
+        if few_rows
+        else 1
+    )
     if isinstance(plan.m, int):
         row_tiles = max(1, -(-plan.m // plan.rows))
         groups = max(1, -(-row_tiles // tiles))
         plan.tile_group = -(-row_tiles // groups)
-        if plan.b_kind == "gather":
+        if plan.b_kind in ("gather", *COPIES):
             plan.tile_group = min(row_tiles, max(plan.tile_group, _MOST_ROW_TILES))
         plan.panel_group = max(1, min(tiles // plan.tile_group, 8)) if not few_rows else 1
     else:
