@@ -14,8 +14,8 @@ GROUP_BYTES = 4
 class Dots:
     """A kind of products: `matmul` and `conv` are its operations, `left` and `right` the dtypes of
     the operands as they are multiplied, `sums` that of the sums; `function` adds a group's. Where a
-    chip has them, `lanes` does so lane by lane, `rounds` makes `left` of a vector of float32,
-    `pairs` groups of two such.
+    chip has them, `lanes` does so lane by lane, and `turns` makes a group of the i-th bytes of four
+    rows; `rounds` makes `left` of a vector of float32, `pairs` groups of two such.
     """
 
     matmul: str
@@ -27,6 +27,7 @@ class Dots:
     rounds: str = ""
     pairs: str = ""
     lanes: str = ""
+    turns: str = ""
 
     @property
     def item(self) -> int:
@@ -45,7 +46,7 @@ class Dots:
 
 BYTES = Dots(
     "ai.matmul_integer", "ai.conv_integer", "uint8", "int8", "int32", "cuvil_dot",
-    lanes="cuvil_dot_lanes",
+    lanes="cuvil_dot_lanes", turns="cuvil_turn_bytes",
 )  # fmt: skip
 HALVES = Dots(
     "ai.matmul_mixed", "ai.conv_mixed", "bfloat16", "bfloat16", "float32", "cuvil_dot_bf16",

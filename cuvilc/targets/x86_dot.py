@@ -52,6 +52,19 @@ _WIDENED = """\
 }}
 declare {n} @{name}({items}, {items})
 """
+# Four rows of 16 bytes: the four bytes of a dword's rows come together, then those of each channel.
+# LLVM makes more instructions of a shuffle that it knows, so it shall not know the first one.
+_TURN = """
+define linkonce_odr hidden <16 x i32> @{function}(<16 x i32> %v) alwaysinline nounwind readnone {{
+  %o = call <16 x i32> asm "", "=v,0"(<16 x i32> <{dwords}>)
+  %d = call <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32> %v, <16 x i32> %o)
+  %e = bitcast <16 x i32> %d to <64 x i8>
+  %f = shufflevector <64 x i8> %e, <64 x i8> poison, <64 x i32> <{items}>
+  %g = bitcast <64 x i8> %f to <16 x i32>
+  ret <16 x i32> %g
+}}
+declare <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32>, <16 x i32>)
+"""
 _ROUND = """
 define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
   %v = load <{lanes} x float>, ptr %from, align 4
@@ -86,10 +99,11 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
         n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
     )
     found = {BYTES.function: text}
-    if vnni:
+    if vnni and lanes == 16:
         found[BYTES.lanes] = (_LANES + _ONE).format(
             n=n, sums=n, items=items, name=name, function=BYTES.lanes
         )
+        found[BYTES.turns] = _turn()
     if bf16:
         found[HALVES.function] = (_HEAD + _ONE).format(
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
@@ -103,3 +117,15 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
             function=HALVES.pairs, lanes=lanes, both=2 * lanes, name=_PAIR_BF16[lanes], order=order
         )
     return found
+
+
+def _turn() -> str:
+    """_TURN's text."""
+    quarters, rows = range(4), range(4)
+    return _TURN.format(
+        function=BYTES.turns,
+        dwords=", ".join(f"i32 {4 * r + q}" for q in quarters for r in rows),
+        items=", ".join(
+            f"i32 {16 * q + 4 * r + i}" for q in quarters for i in range(4) for r in rows
+        ),
+    )

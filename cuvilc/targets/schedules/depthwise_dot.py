@@ -202,7 +202,7 @@ class _DotDepthwise:
                 (block * len(kernel) * across + t * across + kw) * BLOCK if t in kernel else None
                 for t in plan.taps(row, group)
             ]
-            store_lanes(b, table, n, column_of(b, self.w, places))
+            store_lanes(b, table, n, column_of(b, self.chip, self.w, places))
         return table
 
     def _lines(self, image: Any, block: Any, start: Any, table: Any, oh: Any, rows: int) -> None:
@@ -279,7 +279,8 @@ class _DotDepthwise:
     def _column(self, inputs: list[Any], group: int, at: Any) -> Any:
         rows = inputs[group * _GROUP : (group + 1) * _GROUP]
         column = self.b.local(BLOCK, "int32")
-        store_lanes(self.b, column, 0, column_of(self.b, self.x, [row + at for row in rows]))
+        places = [row + at for row in rows]
+        store_lanes(self.b, column, 0, column_of(self.b, self.chip, self.x, places))
         return column
 
     def _store(

@@ -92,9 +92,8 @@ _PORTABLE = {BYTES.function: portable_dot, HALVES.function: portable_dot_bf16}
 
 def _column_text(name: str, rows: Sequence[int]) -> str:
     """`<16 x i32> name(p, offsets of 16 bytes)`: lane i has the i-th byte of each in the places
-    `rows`, 0 in others. Dwords go first, then bytes within 16: one instruction for either.
+    `rows`, 0 in others.
     """
-    whole = "<64 x i8>"
     offsets = "".join(f", i64 %i{r}" for r in rows)
     lines = [
         f"define linkonce_odr hidden <16 x i32> @{name}(ptr %p{offsets})"
@@ -109,20 +108,13 @@ def _column_text(name: str, rows: Sequence[int]) -> str:
             ]
             value = f"%r{r}"
         lines.append(f"  %v{r} = bitcast <16 x i8> {value} to <4 x i32>")
-    order = ", ".join(f"i32 {4 * r + q}" for q in range(4) for r in range(4))
-    mix = ", ".join(
-        f"i32 {16 * q + 4 * r + c}" for q in range(4) for c in range(4) for r in range(4)
-    )
     first = ", ".join(f"i32 {i}" for i in range(8))
     every = ", ".join(f"i32 {i}" for i in range(16))
     lines += [
         f"  %a = shufflevector <4 x i32> %v0, <4 x i32> %v1, <8 x i32> <{first}>",
         f"  %b = shufflevector <4 x i32> %v2, <4 x i32> %v3, <8 x i32> <{first}>",
         f"  %c = shufflevector <8 x i32> %a, <8 x i32> %b, <16 x i32> <{every}>",
-        f"  %d = shufflevector <16 x i32> %c, <16 x i32> poison, <16 x i32> <{order}>",
-        f"  %e = bitcast <16 x i32> %d to {whole}",
-        f"  %f = shufflevector {whole} %e, {whole} poison, <64 x i32> <{mix}>",
-        f"  %g = bitcast {whole} %f to <16 x i32>",
+        f"  %g = call <16 x i32> @{BYTES.turns}(<16 x i32> %c)",
         "  ret <16 x i32> %g",
         "}",
         "",
@@ -130,8 +122,9 @@ def _column_text(name: str, rows: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def column_of(b: KernelBuilder, buffer: Buffer, places: Sequence[Any]) -> PrimExpr:
+def column_of(b: KernelBuilder, chip: Chip, buffer: Buffer, places: Sequence[Any]) -> PrimExpr:
     """16 groups: what lies at up to four byte offsets, 16 bytes each; 0 where there is None."""
+    b.llvm(BYTES.turns, chip.dots[BYTES.turns])
     rows = [r for r, place in enumerate(places) if place is not None]
     name = "cuvil_column_" + "".join(map(str, rows))
     b.llvm(name, _column_text(name, rows))

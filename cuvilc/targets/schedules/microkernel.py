@@ -31,7 +31,7 @@ _CHEAP = frozenset(
     f"ai.{n}"
     for n in (
         "elemwise_add", "elemwise_sub", "elemwise_mul", "maximum", "minimum", "clip",
-        "relu", "neg", "abs", "leaky_relu", "hard_sigmoid", "hard_swish", "full",
+        "relu", "neg", "abs", "leaky_relu", "hard_sigmoid", "hard_swish", "cast", "quantize_linear",
     )
 )  # fmt: skip
 
@@ -167,7 +167,7 @@ class Epilogue:
         self._value: Any = None
         emitter.define(anchor.results[0], lambda index: self._value)
         region = emitter.region
-        others = [o for o in region.operations if o.name != anchor.name]
+        others = [o for o in region.operations if o.name not in (anchor.name, "ai.full")]
         few = isinstance(steps, int) and steps <= _UNROLLED_STEPS
         few = few and len(others) <= _UNROLLED_OPERATIONS
         self.unrolls = few and all(o.name in _CHEAP for o in others)
