@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 from cuvilc.diagnostics import define, fail
 
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "1.5"
 METADATA_FILE = "metadata.json"
 LIBRARY_FILE = "model.so"
 PROGRAM_FILE = "program.mlir"  # in place of the library where the target is the interpreter
@@ -165,7 +165,7 @@ class Memory(TypedDict):
 
 
 class WeightsInfo(TypedDict):
-    sha256: str
+    sha256: NotRequired[str]
     bytes: int
     count: int
 

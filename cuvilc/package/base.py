@@ -70,7 +70,7 @@ def open_base(path: Path) -> Base:
         )
     table = tuple(_site(w) for w in lora["weights"])
     identity = bytes.fromhex(lora["fingerprint"])
-    if fingerprint(table, metadata["weights"]["sha256"]) != identity:
+    if fingerprint(table, metadata["weights"].get("sha256", "")) != identity:
         message = "the fingerprint is not that of the weights it lists"
         raise fail(artifact.BAD_METADATA, message, place=str(path / artifact.METADATA_FILE))
     places = _places(path / artifact.LIBRARY_FILE, len(table))

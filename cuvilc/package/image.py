@@ -79,7 +79,7 @@ class ImageWriter:
         tables, offsets = self._tables, self._offsets
         stored, summary = self._stored
         data = tables.encode(stored)
-        identity = fingerprint(plan.adaptable, summary.sha256)
+        identity = fingerprint(plan.adaptable, summary.sha256) if plan.adaptable else b""
         data[Section.LORA] = form.LORA.pack(identity, plan.hidden_inputs) if plan.adaptable else b""
         data[Section.METADATA] = metadata(summary) + b"\0"
         end = offsets[Section.WEIGHTS] + summary.size_bytes
@@ -155,7 +155,8 @@ def _store_weights(
         if buffer.bytes != (size_bytes := weights.weights[key].nbytes):
             message = f"weight `{key}`: {size_bytes} bytes, the plan says {buffer.bytes}"
             raise fail(BAD_PLAN, message)
-    writer = WeightsWriter(file)
+    # Only adapters ask for the weights' own hash; the file has one that covers them.
+    writer = WeightsWriter(file, hashed=bool(plan.adaptable))
     stored = {key: writer.add(weights.take(key)) for key in weight_order(plan)}
     return stored, writer.finish()
 

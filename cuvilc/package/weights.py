@@ -37,7 +37,10 @@ Weights = Mapping[str, Weight]
 
 @dataclass(frozen=True)
 class WeightsSummary:
-    """The weights section as written: `count` distinct weights, `size_bytes` with padding."""
+    """The weights section as written: `count` distinct weights, `size_bytes` with padding.
+
+    `sha256` is "" where nobody asked for it.
+    """
 
     sha256: str
     size_bytes: int
@@ -108,14 +111,17 @@ class _Hasher:
 
 
 class WeightsWriter:
-    """Appends weights to `file`, on disk, open for reading and writing, from its position on."""
+    """Appends weights to `file`, on disk, open for reading and writing, from its position on.
 
-    def __init__(self, file: BinaryIO) -> None:
+    `hashed`: the section's own hash is wanted.
+    """
+
+    def __init__(self, file: BinaryIO, hashed: bool = False) -> None:
         self._file = file
         self._blocks = BlockWriter(file)
         self._start = file.tell()
         self._size_bytes = 0
-        self._hasher = _Hasher()
+        self._hasher = _Hasher() if hashed else None
         self._stored: dict[bytes, list[int]] = {}
         self._count = 0
 
@@ -135,11 +141,13 @@ class WeightsWriter:
 
     def finish(self) -> WeightsSummary:
         self._blocks.flush()
-        return WeightsSummary(self._hasher.finish(), self._size_bytes, self._count)
+        sha256 = self._hasher.finish() if self._hasher else ""
+        return WeightsSummary(sha256, self._size_bytes, self._count)
 
     def _put(self, data: bytes | memoryview) -> None:
         self._blocks.write(data)
-        self._hasher.update(data)
+        if self._hasher:
+            self._hasher.update(data)
         self._size_bytes += len(data)
 
     def _equals(self, offset: int, data: NDArray[np.uint8]) -> bool:

@@ -145,11 +145,9 @@ def _append_image(
 
 def _text(plan: Plan, metadata: Metadata, stored: WeightsSummary) -> bytes:
     """Completes `metadata` with what tells of the weights; its text."""
-    metadata["weights"] = {
-        "sha256": stored.sha256,
-        "bytes": stored.size_bytes,
-        "count": stored.count,
-    }
+    metadata["weights"] = {"bytes": stored.size_bytes, "count": stored.count}
+    if stored.sha256:
+        metadata["weights"]["sha256"] = stored.sha256
     metadata["memory"]["weights_bytes"] = stored.size_bytes
     if plan.adaptable:
         metadata["lora"] = metadata.get("lora", {}) | {

@@ -74,7 +74,7 @@ def test_old_metadata_still_loads(fixture: Path) -> None:
 
 
 def test_there_are_fixtures() -> None:
-    days = {"1.0": "29", "1.1": "29", "1.2": "29", "1.3": "30", "1.4": "30"}
+    days = {"1.0": "29", "1.1": "29", "1.2": "29", "1.3": "30", "1.4": "30", "1.5": "30"}
     assert {f"2026-11-{d}-v{v}" for v, d in days.items()} <= {p.stem for p in FIXTURES}
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuvilc.artifact import read_package
+from cuvilc.diagnostics import CuvilError
 from cuvilc.package.cache import Cache
 from cuvilc.package.plan import Level, Step, StepKind
 from cuvilc.package.runtime_source import find_runtime
@@ -51,6 +53,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cuvil(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(RUNTIME))
     return pytest.importorskip("cuvil")
+
+
+def test_a_flipped_bit_of_a_weight_is_found(tmp_path: Path, cuvil: Any) -> None:
+    package = build(tmp_path / "scale.cuvil", tmp_path / "cache")
+    file = package / "model.so"
+    data = bytearray(file.read_bytes())
+    data[data.index(np.array([1, 2, 3, 4], "<f4").tobytes())] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(cuvil.CuvilError, match="corrupt model.so"):
+        cuvil.load(package, check=True)
+    with pytest.raises(CuvilError, match="CUV523"):
+        read_package(package, check=True)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 64])

@@ -59,11 +59,7 @@ def test_a_package_is_complete(tmp_path: Path) -> None:
             "sha256": hashlib.sha256(files[name]).hexdigest(),
             "bytes": len(files[name]),
         }
-    assert metadata["weights"] == {
-        "sha256": hashlib.sha256(scale_weights()["w"].tobytes()).hexdigest(),
-        "bytes": 16,
-        "count": 1,
-    }
+    assert metadata["weights"] == {"bytes": 16, "count": 1}
     [kernel] = metadata["kernels"]
     assert 16 < kernel["code_bytes"]["base"] < 2000
     assert (kernel["flops"], kernel["tasks"], kernel["layers"]) == ("4*n", "n", ["/mul"])
