@@ -111,3 +111,59 @@ def test_input_forget(chip):
     types = _types("ai.lstm", 17, 6)
     program = program_of(types, lambda *a: ir.build("ai.lstm", *a, hidden=17, input_forget=True))
     check(program, chip, rnn.schedule, [{"t": 5, "b": 2}])
+
+
+def _static(types: list, **sizes: int) -> list:
+    return [t.with_(shape=tuple(sizes.get(str(d), d) for d in t.shape)) for t in types]
+
+
+@pytest.mark.parametrize(
+    ("batch", "hidden", "inputs"), [(2, 1, 1), (3, 7, 5), (8, 16, 33), (9, 37, 16), (17, 50, 3)]
+)
+@on_chips
+@on_layers
+def test_rows_of_a_batch_together(name, batch, hidden, inputs, chip):
+    types = _static(_types(name, hidden, inputs), t=8, b=batch)
+    program = program_of(types, lambda *a: ir.build(name, *a, hidden=hidden))
+    compiled = check(program, chip, rnn.schedule)
+    assert compiled.scheduled.facts.tasks == -(-batch // 8) + (batch == 8)
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@on_layers
+def test_rows_together_with_states(name, direction, dtype):
+    count = 2 if direction == "bidirectional" else 1
+    states = [tensor(f"{count},5,18", dtype)] * (2 if name == "ai.lstm" else 1)
+    if name == "ai.lstm":
+        states.append(tensor(f"{count},54", dtype))
+    given = {"ai.lstm": ("Sigmoid", "Tanh", "Tanh"), "ai.gru": ("Sigmoid", "Tanh")}
+    attrs: dict[str, Any] = {"hidden": 18, "direction": direction}
+    attrs["activations"] = given.get(name, ("Tanh",)) * count
+
+    def body(x: Any, w: Any, r: Any, bias: Any, *starts: Any) -> Any:
+        return ir.build(name, x, w, r, bias, ir.full(-1, (5,), "int32"), *starts, **attrs)
+
+    types = _static([*_types(name, 18, 11, count, dtype), *states], t=9, b=5)
+    compiled = check(program_of(types, body), V4, rnn.schedule)
+    assert compiled.scheduled.facts.tasks == count
+
+
+@pytest.mark.parametrize("linear_before_reset", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@on_chips
+def test_gru_reset_of_rows_together(linear_before_reset, biased, chip):
+    types = _static(_types("ai.gru", 19, 12)[: 4 if biased else 3], t=6, b=5)
+    attrs = {"hidden": 19, "linear_before_reset": linear_before_reset}
+    program = program_of(types, lambda *a: ir.build("ai.gru", *a, **attrs))
+    check(program, chip, rnn.schedule)
+
+
+def test_rows_with_lengths_stay_apart():
+    types = _static([*_types("ai.gru", 18, 11), tensor("b", "int32")], t=9, b=5)
+    program = program_of(types, lambda *a: ir.build("ai.gru", *a, hidden=18))
+    assert check(program, V4, rnn.schedule).scheduled.facts.tasks == 5
+
+
+def _static(types: list, **sizes: int) -> list:
+    return [t.with_(shape=tuple(sizes.get(str(d), d) for d in t.shape)) for t in types]

@@ -1,7 +1,7 @@
 """What a step of a recurrent layer does after its products: activations and the new state.
 
-A cell sees the gates' sums through `layer.gate(number, j)` and the state through scratch; it writes
-the state in place, as nothing reads the old one after it.
+A cell sees the gates' sums through `layer.gate(number, j)` and the states through `layer.read`; it
+writes a state in place, as nothing reads the old one after it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lstm(layer: Any, functions: list[Function], j: Any) -> None:
     """Element j of both states from the sums of i, o, f and c."""
     b, k = layer.b, layer.k
     f, g, h = functions
-    before = b.let(b.load(layer.cell, j))
+    before = b.let(layer.read(layer.cell, j))
 
     def seen(gate: int, peephole: int, state: Any) -> Any:
         value = layer.gate(gate, j)
@@ -72,23 +72,23 @@ def lstm(layer: Any, functions: list[Function], j: Any) -> None:
     i = f(seen(0, 0, before))
     forget = k.const(1.0, layer.dtype) - i if layer.attrs["input_forget"] else f(seen(2, 2, before))
     after = b.let(forget * before + i * g(layer.gate(3, j)))
-    b.store(layer.cell, j, after)
+    layer.write(layer.cell, j, after)
     layer.put_state(j, f(seen(1, 1, after)) * h(after))
 
 
 def gru_reset(layer: Any, functions: list[Function], j: Any) -> None:
     """Element j of r ⊙ h, for the product of the last gate."""
-    layer.b.store(layer.reset, j, functions[0](layer.gate(1, j)) * layer.b.load(layer.state, j))
+    layer.write(layer.reset, j, functions[0](layer.gate(1, j)) * layer.read(layer.state, j))
 
 
 def gru(layer: Any, functions: list[Function], j: Any) -> None:
     """Element j of the state from the sums of z, r and h."""
     b = layer.b
     f, g = functions
-    before = b.let(b.load(layer.state, j))
+    before = b.let(layer.read(layer.state, j))
     candidate = layer.gate(2, j)
     if layer.attrs["linear_before_reset"]:
-        candidate = candidate + f(layer.gate(1, j)) * b.load(layer.reset, j)
+        candidate = candidate + f(layer.gate(1, j)) * layer.read(layer.reset, j)
     n, z = g(candidate), f(layer.gate(0, j))
     layer.put_state(j, (layer.k.const(1.0, layer.dtype) - z) * n + z * before)
 
