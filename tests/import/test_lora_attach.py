@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +357,19 @@ def test_a_use_that_does_not_tell_the_orientation(tmp_path: Path) -> None:
 def test_names_are_read_in_bounded_time(tmp_path: Path) -> None:
     made = product(tmp_path, "fc" + ".1" * 100_000, "/" + "a." * 100_000 + "/MatMul")
     assert refused(made, linear("fc", 5, 3)).code == "CUV720"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "['', 'm', 'm.layers.0', 'linear']", "['']", "[]", "['a','b']", '["it\'s", \'b\']', "['a', 3]",
+        r"['a\'b']", r"['a\n']", "['a', 'b'", "['a'] ", "'a'", "['a' 'b']", "[', ']",
+    ],
+)  # fmt: skip
+def test_scopes_are_read_as_python_would(text: str) -> None:
+    try:
+        found = ast.literal_eval(text)
+    except SyntaxError:
+        found = None
+    expected = tuple(map(str, found)) if isinstance(found, list) else ()
+    assert import_module("cuvilc.import.onnx_origins")._strings(text) == expected
