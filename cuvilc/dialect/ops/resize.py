@@ -69,7 +69,7 @@ class Resize:
     def reference(x, *, sizes, scales, **how):
         for axis, size in enumerate(sizes):
             scale = None if scales is None else scales[axis]
-            if not _untouched(x.shape[axis], size, scale):
+            if not untouched(x.shape[axis], size, scale):
                 x = _resample(x, axis, size, scale, **how)
         return x
 
@@ -78,10 +78,10 @@ class Resize:
         axes = []
         for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
             scale = None if scales is None else scales[axis]
-            if _untouched(n, m, scale):
+            if untouched(n, m, scale):
                 axes.append([(i[axis], None)])
             else:
-                axes.append(_taps(_Kernel(k), i[axis], n, m, scale, mode, **how))
+                axes.append(taps(Notation(k), i[axis], n, m, scale, mode, **how))
         total = None
         for choice in product(*axes):
             value = x[tuple(place for place, _ in choice)]
@@ -114,12 +114,12 @@ class Resize:
     )  # fmt: skip
 
 
-def _untouched(n: Any, m: Any, scale: float | None) -> bool:
+def untouched(n: Any, m: Any, scale: float | None) -> bool:
     return (scale is None or scale == 1.0) and same(n, m)
 
 
-class _Arrays:
-    """The words of the notation that coordinates need, in NumPy float32; see _Kernel."""
+class Arrays:
+    """The words of the notation that coordinates need, in NumPy float32; see Notation."""
 
     def real(self, value):
         return np.asarray(value, np.float32)
@@ -144,7 +144,7 @@ class _Arrays:
         return np.clip(i, 0, n - 1)
 
 
-class _Kernel:
+class Notation:
     """The same words in index notation, so that one text computes coordinates in both."""
 
     def __init__(self, k: Any) -> None:
@@ -183,7 +183,7 @@ def _coordinate(words: Any, i: Any, n: Any, m: Any, scale: float | None, kind: s
     return place - half
 
 
-def _taps(
+def taps(
     words: Any, i: Any, n: Any, m: Any, scale: float | None, mode: str, *,
     coordinate: str, nearest: str, cubic_a: float, exclude_outside: bool,
 ) -> list[tuple[Any, Any]]:  # fmt: skip
@@ -235,12 +235,12 @@ def keys_weights(real: Any, t: Any, a: float) -> list[Any]:
 
 def _resample(x: np.ndarray, axis: int, size: int, scale: float | None, **how: Any) -> np.ndarray:
     """x with one axis resampled to `size`."""
-    words = _Arrays()
-    taps = _taps(words, np.arange(size), x.shape[axis], size, scale, **how)
+    words = Arrays()
+    found = taps(words, np.arange(size), x.shape[axis], size, scale, **how)
     line = [1] * x.ndim
     line[axis] = size
     total: Any = 0
-    for place, weight in taps:
+    for place, weight in found:
         part = np.take(x, place, axis)
         total = part if weight is None else total + part * weight.astype(np.float64).reshape(line)
     return total
