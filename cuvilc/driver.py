@@ -233,6 +233,7 @@ class _Build:
             self.passes(program, lower=False)
             self.emit("layout", program)
         with self.phase("lower"):
+            self.target.lowering(program, self.options)
             self.passes(program, lower=True)
             self.report.summary |= driver_steps.lowered_summary(program)
             self.emit("launch", program)

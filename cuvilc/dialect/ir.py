@@ -48,6 +48,8 @@ class Program:
     ranges: dict[str, Range] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)  # format, sha256, opset, …: for metadata
     digest: Future[str] | None = None  # SHA-256 of the source while it is still being computed
+    # Weights, by key and layout, that are being packed ahead of need.
+    packing: dict[tuple[str, str], Future[np.ndarray]] = field(default_factory=dict)
     # Where an importer knows it, for adapters: name of a node -> path of the module it is of, and
     # name of a node -> the names under which it reads weights -> the keys of their constants.
     scopes: dict[str, str] = field(default_factory=dict)
@@ -336,10 +338,10 @@ def fingerprint(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if flat.nbytes <= _WHOLE_BYTES:
-        digest.update(flat)
+        digest.update(flat.data)
     else:
         for start in (i * (flat.nbytes - _SAMPLE_BYTES) // 15 for i in range(16)):
-            digest.update(flat[start : start + _SAMPLE_BYTES])
+            digest.update(flat[start : start + _SAMPLE_BYTES].data)
     return digest.hexdigest()[:16]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from cuvilc.diagnostics import define, fail
@@ -10,7 +11,6 @@ from cuvilc.dialect import dims, ir
 from cuvilc.dialect.dims import Dim, TooComplex, substitute
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.ops.structure import MOST, computed_sizes
-from cuvilc.dialect.types import to_layout
 from cuvilc.package.describe import KernelFacts
 from cuvilc.package.plan import (
     Adaptable,
@@ -27,6 +27,7 @@ from cuvilc.package.plan import (
 from cuvilc.package.weights import LazyWeight
 from cuvilc.targets.emit_loop import LoopEmitter
 from cuvilc.targets.kernels import Kernel
+from cuvilc.targets.pack_ahead import packed
 
 UNBOUND_SYMBOL = define(
     "CUV402",
@@ -197,11 +198,11 @@ class _Emitter:
         on.
         """
         attrs = ir.attrs(operation)
-        layout, array = attrs["layout"], self.program.weights[attrs["key"]]
-        key = f"{attrs['key']}@{layout}" if layout else attrs["key"]
+        name, layout = attrs["key"], attrs["layout"]
+        key = f"{name}@{layout}" if layout else name
         size = ir.type_of(operation.results[0]).size_bytes
         assert isinstance(size, int)
-        self.emitted.weights[key] = LazyWeight(size, lambda: to_layout(array, layout))
+        self.emitted.weights[key] = LazyWeight(size, partial(packed, self.program, name, layout))
         return key, size
 
     def do_ai_parameter(self, operation: Operation) -> None:

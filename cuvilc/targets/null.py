@@ -63,6 +63,9 @@ class Null:
             message = f"target null has no CPU levels, so not `{options.cpu}` either"
             raise fail(UNKNOWN_TARGET, message, help="leave --cpu out")
 
+    def lowering(self, program: Program, options: BuildOptions) -> None:
+        pass
+
     def compile(self, program: Program, options: BuildOptions) -> Compiled:
         kernels: dict[str, Kernel] = {}
         with program:

@@ -62,6 +62,10 @@ class Target(Protocol):
         """Raise CuvilError at once if options or toolchain cannot work."""
         ...
 
+    def lowering(self, program: Program, options: BuildOptions) -> None:
+        """Begin what can be done beside the passes that lower the program; layouts are chosen."""
+        ...
+
     def compile(self, program: Program, options: BuildOptions) -> Any:
         """Kernels to code; the result is what `write` takes."""
         ...

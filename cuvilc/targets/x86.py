@@ -22,6 +22,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, HALVES
 from cuvilc.targets.emit_plan import Emitted, emit_plan
 from cuvilc.targets.kernels import Kernel, compile_kernels, refined
+from cuvilc.targets.pack_ahead import packed_ahead
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
 from cuvilc.targets.x86_dot import dots
 
@@ -170,6 +171,11 @@ class X86:
         pool = ThreadPoolExecutor(1)
         self._runtime = pool.submit(runtime_objects, toolchain, runtime, with_cache)
         pool.shutdown(wait=False)
+
+    def lowering(self, program: Program, options: BuildOptions) -> None:
+        """Packs the first weights, if they will be written."""
+        if options.destination is not None:
+            options.later.enter_context(packed_ahead(program))
 
     def compile(self, program: Program, options: BuildOptions) -> Compiled:
         chips = refined(program, choose_chips(options.cpu))

@@ -362,7 +362,8 @@ def test_names_are_read_in_bounded_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "['', 'm', 'm.layers.0', 'linear']", "['']", "[]", "['a','b']", '["it\'s", \'b\']', "['a', 3]",
+        "['', 'm', 'm.layers.0', 'linear']", "['']", "[]", "['a','b']", '["it\'s", \'b\']',
+        "['a', 3]",
         r"['a\'b']", r"['a\n']", "['a', 'b'", "['a'] ", "'a'", "['a' 'b']", "[', ']",
     ],
 )  # fmt: skip
