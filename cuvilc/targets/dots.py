@@ -53,3 +53,7 @@ HALVES = Dots(
     "cuvil_round_bf16", "cuvil_pair_bf16",
 )  # fmt: skip
 KINDS = (BYTES, HALVES)
+# 16 dwords as a matrix of 4 by 4, transposed; `turns` and the functions below call it.
+TURN_DWORDS = "cuvil_turn_dwords"
+# Functions that store quantised float32, by dtype (schedules/conv_levels.py).
+STORES_LEVELS = {"uint8": "cuvil_store_levels_uint8", "int8": "cuvil_store_levels_int8"}

@@ -9,7 +9,8 @@ numbers for zeros.
 
 from __future__ import annotations
 
-from cuvilc.targets.dots import BYTES, HALVES
+from cuvilc.targets.dots import BYTES, HALVES, TURN_DWORDS
+from cuvilc.targets.x86_levels import level_stores
 
 _MULTIPLY_ADD = {
     4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512",
@@ -52,18 +53,25 @@ _WIDENED = """\
 }}
 declare {n} @{name}({items}, {items})
 """
-# Four rows of 16 bytes: the four bytes of a dword's rows come together, then those of each channel.
-# LLVM makes more instructions of a shuffle that it knows, so it shall not know the first one.
+# Dword r of quarter q becomes dword q of quarter r. LLVM makes more instructions of a shuffle that
+# it knows, so it shall not know this one.
+_TURN_DWORDS = """
+define linkonce_odr hidden <16 x i32> @{function}(<16 x i32> %v) alwaysinline nounwind readnone {{
+  %o = call <16 x i32> asm "", "=v,0"(<16 x i32> <{order}>)
+  %d = call <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32> %v, <16 x i32> %o)
+  ret <16 x i32> %d
+}}
+declare <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32>, <16 x i32>)
+"""
+# Four rows of 16 bytes: the dwords of each quarter come together, then the bytes of each channel.
 _TURN = """
 define linkonce_odr hidden <16 x i32> @{function}(<16 x i32> %v) alwaysinline nounwind readnone {{
-  %o = call <16 x i32> asm "", "=v,0"(<16 x i32> <{dwords}>)
-  %d = call <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32> %v, <16 x i32> %o)
+  %d = call <16 x i32> @{dwords}(<16 x i32> %v)
   %e = bitcast <16 x i32> %d to <64 x i8>
   %f = shufflevector <64 x i8> %e, <64 x i8> poison, <64 x i32> <{items}>
   %g = bitcast <64 x i8> %f to <16 x i32>
   ret <16 x i32> %g
 }}
-declare <16 x i32> @llvm.x86.avx512.permvar.si.512(<16 x i32>, <16 x i32>)
 """
 _ROUND = """
 define linkonce_odr hidden i32 @{function}(ptr %from, ptr %to, i64 %i) alwaysinline nounwind {{
@@ -99,11 +107,18 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
         n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
     )
     found = {BYTES.function: text}
+    if lanes == 16:
+        found |= level_stores()
+        order = ", ".join(f"i32 {4 * r + q}" for q in range(4) for r in range(4))
+        found[TURN_DWORDS] = _TURN_DWORDS.format(function=TURN_DWORDS, order=order)
     if vnni and lanes == 16:
         found[BYTES.lanes] = (_LANES + _ONE).format(
             n=n, sums=n, items=items, name=name, function=BYTES.lanes
         )
-        found[BYTES.turns] = _turn()
+        items = ", ".join(
+            f"i32 {16 * q + 4 * r + i}" for q in range(4) for i in range(4) for r in range(4)
+        )
+        found[BYTES.turns] = _TURN.format(function=BYTES.turns, dwords=TURN_DWORDS, items=items)
     if bf16:
         found[HALVES.function] = (_HEAD + _ONE).format(
             n=n, sums=f"<{lanes} x float>", items=f"<{2 * lanes} x bfloat>", lanes=lanes,
@@ -117,15 +132,3 @@ def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
             function=HALVES.pairs, lanes=lanes, both=2 * lanes, name=_PAIR_BF16[lanes], order=order
         )
     return found
-
-
-def _turn() -> str:
-    """_TURN's text."""
-    quarters, rows = range(4), range(4)
-    return _TURN.format(
-        function=BYTES.turns,
-        dwords=", ".join(f"i32 {4 * r + q}" for q in quarters for r in rows),
-        items=", ".join(
-            f"i32 {16 * q + 4 * r + i}" for q in quarters for i in range(4) for r in rows
-        ),
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
@@ -11,7 +12,7 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import conv_dot, depthwise, depthwise_dot
-from tests.targets.kernel_harness import V4, check, program_of
+from tests.targets.kernel_harness import V4, check, compare, program_of, random_feeds
 from tests.targets.samples import VNNI, needs, on_dot_chips
 
 H, W, B = symbol("h"), symbol("w"), symbol("b")
@@ -66,6 +67,64 @@ GEOMETRIES = {
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_geometry(geometry: str, layout: str, chip: Any) -> None:
     check(conv(*GEOMETRIES[geometry], layout=layout), chip, conv_dot.schedule)
+
+
+def layer(
+    x: Any, w: Any, strides: Any, pads: Any, dtype: str, zero: int, added: bool, groups: int = 1
+) -> Any:
+    """A whole layer: biases, scales a channel, levels of `dtype`; `added`: to such levels of
+    another layer.
+    """
+    attrs = attributes(groups, strides, pads, (1, 1))
+    packed = "dot0_32x4" if groups == 1 else "pack0_16"
+    result = TensorType((x[0], w[0], *x[2:]), "uint8", BLOCKS)
+    types = [
+        TensorType(x, "uint8", BLOCKS), TensorType(w, "int8", packed),
+        TensorType((w[0], 1, 1), "int32"), TensorType((w[0], 1, 1)), *[result] * added,
+    ]  # fmt: skip
+
+    def body(x: Any, w: Any, bias: Any, scale: Any, *other: Any) -> Any:
+        outside, point = ir.full(0, (), "uint8"), ir.full(zero, (), dtype)
+        total = ir.build("ai.conv_integer", x, w, outside, centred=groups > 1, **attrs)
+        total = ir.build("ai.elemwise_add", total, bias)
+        y = ir.build("ai.elemwise_mul", ir.build("ai.cast", total, dtype="float32"), scale)
+        y = ir.build("ai.elemwise_mul", y, ir.full(3e-2))
+        y = ir.build("ai.quantize_linear", y, ir.full(1.0), point)
+        for levels in other:
+            y = ir.build("ai.dequantize_linear", y, ir.full(0.5), point)
+            y = ir.build("ai.elemwise_add", y, ir.build("ai.cast", levels, dtype="float32"))
+            y = ir.build("ai.quantize_linear", y, ir.full(1.5), point)
+        return y
+
+    return program_of(types, body)
+
+
+LAYERS = {
+    "rows": ((2, 32, 9, 21), (48, 32, 3, 3), (1, 1), (1, 1, 1, 1)),
+    "tiles of rows": ((1, 16, 7, 7), (32, 16, 1, 1), (1, 1), (0, 0, 0, 0)),
+    "pixels that are left": ((1, 16, 5, 5), (16, 16, 3, 3), (1, 1), (1, 1, 1, 1)),
+    "narrow": ((1, 16, 9, 3), (32, 16, 3, 3), (1, 1), (1, 1, 1, 1)),
+    "long sums": ((1, 272, 3, 14), (32, 272, 1, 1), (1, 1), (0, 0, 0, 0)),
+    "odd channels": ((1, 16, 5, 9), (20, 16, 3, 3), (1, 1), (1, 1, 1, 1)),
+    "channels alone": ((1, 32, 7, 15), (32, 1, 3, 3), (1, 1), (1, 1, 1, 1)),
+}
+
+
+@on_dot_chips
+@pytest.mark.parametrize("added", [False, True], ids=["", "added"])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 255), ("int8", -128)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer(name: str, dtype: str, zero: int, added: bool, chip: Any) -> None:
+    alone = name == "channels alone"
+    groups = 32 if alone else 1
+    program = layer(*LAYERS[name], dtype, zero, added, groups)
+    feeds = random_feeds(program)
+    feeds["x2"] = np.random.default_rng(1).integers(-(2**31), 2**31, feeds["x2"].shape, np.int32)
+    feeds["x2"] >>= np.arange(len(feeds["x2"]), dtype=np.int32).reshape(-1, 1, 1) % 31
+    schedule = conv_dot.schedule
+    if alone:
+        schedule = depthwise_dot.schedule if chip is VNNI else depthwise.schedule
+    compare(program, feeds, chip, schedule)
 
 
 @on_dot_chips

@@ -57,7 +57,7 @@ class _Conv:
         runs, groups = plan.runs
         self.steps = plan.height.kernel * runs * groups  # of a block of weights
         self.store = ChannelStore(
-            self.emitter, plan.anchor, plan.outputs, vectorize, self.steps * plan.dots.group
+            self.emitter, plan.anchor, plan.outputs, vectorize, self.steps * plan.dots.group, chip
         )
         self.input: Patch | Blocks
         if plan.direct:
@@ -137,6 +137,8 @@ class _Conv:
         b = self.b
         sets = DotTile.sets_for(self.chip, rows * width, blocks * BLOCK)
         tile = DotTile(b, self.chip, self.plan.dots, rows * width, blocks * BLOCK, sets)
+        if (terms := self.store.terms(block)) is not None:
+            tile.begin(terms)
         down, across = self.input.steps
         places = [r * down + p * across for r in range(rows) for p in range(width)]
         start = b.let(self.input.start(low, oh, ow))

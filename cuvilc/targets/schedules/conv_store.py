@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from cuvilc.dialect import ir
+from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
+from cuvilc.targets.schedules.conv_levels import TOGETHER, LevelStore
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.microkernel import (
     Epilogue,
@@ -39,15 +41,31 @@ class ChannelStore:
     """
 
     def __init__(
-        self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool, steps: int = 0
-    ) -> None:
-        """`steps`: of the reduction before."""
+        self, emitter: Emitter, anchor: Any, channels: int, vectorize: bool, steps: int = 0,
+        chip: Chip | None = None,
+    ) -> None:  # fmt: skip
+        """`steps`: of the reduction before; with a chip its sums may begin at `terms`, and its
+        function may store levels.
+        """
         self.emitter, self.b, self.channels = emitter, emitter.builder, channels
         self.epilogue = Epilogue(emitter, anchor, steps)
+        self.levels: LevelStore | None = None
+        if chip is not None and channels % BLOCK == 0:
+            self.epilogue.absorb()
+            if vectorize:
+                self.levels = LevelStore.of(emitter, chip)
         self._flat = ir.type_of(anchor.results[0]).rank == 3
         self.lanes = "vectorized" if vectorize else "serial"
         biased = anchor.name != "ai.conv_integer" and len(anchor.operands) > 2
         self.bias = emitter.accessor(anchor.operands[2]) if biased else None
+
+    def terms(self, block: Any) -> Callable[[Any], Any] | None:
+        """What sums of channels from a block on must begin with, if not with 0: of a lane."""
+        terms = self.epilogue.terms
+        if terms is None:
+            return None
+        rest = (0,) * (len(terms.shape) - 1)
+        return lambda lane: terms[(block * BLOCK + lane, *rest)]
 
     def pixels(self, oh: Any, ow: Any) -> Callable[[Any], tuple[Any, ...]]:
         """`place` for a tile of pixels of row `oh` from column `ow`; in one dimension a column."""
@@ -55,12 +73,17 @@ class ChannelStore:
 
     def tile(
         self, tile: Pixels, image: Any, block: Any, blocks: int, place: Callable[[Any], Any],
-        count: Any = None,
+        count: Any = None, line: int | None = None,
     ) -> None:  # fmt: skip
         """`place(p)` is the spatial index of pixel p; channels begin at `block`; `count`: of the
-        pixels that are stored, the first ones (all, unless given).
+        pixels that are stored, the first ones (all, unless given); `line`: how many lie side by
+        side, again and again (all, unless given).
         """
         partial = self.channels % BLOCK
+        line = tile.rows if line is None else line
+        if self.levels is not None and count is None and line >= TOGETHER:
+            self._levels(self.levels, tile, image, block, blocks, place, line)
+            return
         count = tile.rows if count is None else count
         if not partial and self.epilogue.unrolls:
             for h in range(blocks):
@@ -76,6 +99,55 @@ class ChannelStore:
             for h in range(blocks):
                 at = p * tile.width + h * BLOCK
                 self.pixel(memory, at, image, block + h, place(p))
+
+    def _levels(
+        self, levels: LevelStore, tile: Pixels, image: Any, block: Any, blocks: int,
+        place: Callable[[Any], Any], line: int,
+    ) -> None:  # fmt: skip
+        if self.epilogue.unrolls:
+            starts = [
+                low + min(i, line - TOGETHER)
+                for low in range(0, tile.rows, line)
+                for i in range(0, line, TOGETHER)
+            ]
+            for h in range(blocks):
+                quotients = self.b.local(tile.rows * BLOCK, "float32")
+                channel = (block + h) * BLOCK
+                with self.b.loop(BLOCK, self.lanes) as lane:
+                    for p in range(tile.rows):
+                        value = tile.at(p, lane + h * BLOCK)
+                        self._quotient(quotients, p, lane, image, channel, place(p), value)
+                for p in starts:
+                    levels.store(quotients, p * BLOCK, (image, channel, *place(p)))
+            return
+        memory = tile.spill()
+        whole, left = divmod(line, TOGETHER)
+        with self.b.loop(opaque(self.b, tile.rows // line), name="l") as i:
+            with self.b.loop(opaque(self.b, whole), name="p") as j:
+                first = self.b.let(i * line + j * TOGETHER)
+                for h in range(blocks):
+                    quotients = self.b.local(TOGETHER * BLOCK, "float32")
+                    channel = (block + h) * BLOCK
+                    with self.b.loop(BLOCK, self.lanes) as lane:
+                        for p in range(TOGETHER):
+                            at = (first + p) * tile.width + h * BLOCK
+                            value = self.b.load(memory, at + lane)
+                            pixel = place(first + p)
+                            self._quotient(quotients, p, lane, image, channel, pixel, value)
+                    levels.store(quotients, 0, (image, channel, *place(first)))
+            if left:
+                with self.b.loop(left, start=whole * TOGETHER, name="p") as j:
+                    for h in range(blocks):
+                        at = (i * line + j) * tile.width + h * BLOCK
+                        self.pixel(memory, at, image, block + h, place(i * line + j))
+
+    def _quotient(
+        self, into: Buffer, p: int, lane: Any, image: Any, channel: Any, place: Any, value: Any
+    ) -> None:
+        assert self.levels is not None
+        self.epilogue.define(value)
+        quotient = self.levels.quotient((image, channel + lane, *place))
+        self.b.store(into, p * BLOCK + lane, quotient)
 
     def _while(self, p: int, count: Any) -> AbstractContextManager[None]:
         """Only if p < count, of which there is one at least."""

@@ -144,7 +144,7 @@ class _DotDepthwise:
         self.b, self.k = self.emitter.builder, self.emitter.k
         self.x, self.w = (self.emitter.argument(v) for v in plan.anchor.operands[:2])
         taps = plan.height.kernel * plan.width.kernel
-        self.store = ChannelStore(self.emitter, plan.anchor, plan.channels, vectorize, taps)
+        self.store = ChannelStore(self.emitter, plan.anchor, plan.channels, vectorize, taps, chip)
         self.rows, self.weights = plan.rows, plan.weights(plan.rows)
         self.zero = self._zero()
         self.cut = self._cut(taps)
@@ -219,7 +219,7 @@ class _DotDepthwise:
                 row = near
             inputs.append(b.let(start + row * self.line))
         weights = table if height.all_inside else self._inside(table, masks, rows)
-        sums = None if self.zero is None else self._less(weights, rows)
+        sums = self._start(block, weights, rows)
         for width, starts in tile_groups(plan.width, plan.pixels(self.chip), True):
             with b.loop(len(starts), name="w") as i:
                 ow = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
@@ -236,17 +236,25 @@ class _DotDepthwise:
                 store_lanes(b, kept, n, lanes_of(table, n) & mask)
         return kept
 
-    def _less(self, weights: Any, rows: int) -> Any:
-        """For each output row what the zero point adds to a sum, negative."""
-        b = self.b
+    def _start(self, block: Any, weights: Any, rows: int) -> Any:
+        """What sums of each output row begin with, if not with 0: the terms of the epilogue less
+        what the zero point adds.
+        """
+        b, terms = self.b, self.store.terms(block)
+        if terms is None and self.zero is None:
+            return None
         sums = b.local(rows * BLOCK, "int32")
+        with b.loop(BLOCK, "vectorized") as lane:
+            first = const(0, "int32") if terms is None else b.let(terms(lane))
+            for row in range(rows):
+                b.store(sums, row * BLOCK + lane, first)
         nothing = tirx.Broadcast(const(0, "int32"), BLOCK)
-        for row in range(rows):
+        for row in range(rows if self.zero is not None else 0):
             total: Any = nothing
             for n, (_, mine, _) in enumerate(self.weights):
                 if mine == row:
                     total = dot_lanes(b, self.chip, total, self._splat(), lanes_of(weights, n))
-            store_lanes(b, sums, row, nothing - total)
+            store_lanes(b, sums, row, lanes_of(sums, row) - total)
         return sums
 
     def _splat(self) -> Any:
@@ -293,7 +301,7 @@ class _DotDepthwise:
             return oh + line, ow + (p - line * width)
 
         pixels = self.store.pixels(oh, ow)
-        self.store.tile(tile, image, block, 1, place)
+        self.store.tile(tile, image, block, 1, place, line=width)
 
 
 def _uses(axis: Axis, width: int) -> dict[int, dict[int, int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.dots import BYTES, HALVES, Dots
+from cuvilc.targets.dots import BYTES, HALVES, TURN_DWORDS, Dots
 from cuvilc.targets.schedules.gemm_operands import FEW_ROWS
 from cuvilc.targets.schedules.gemm_plan import LINE, PANEL
 from cuvilc.targets.schedules.microkernel import RegisterTile, tile_rows
@@ -124,7 +124,8 @@ def _column_text(name: str, rows: Sequence[int]) -> str:
 
 def column_of(b: KernelBuilder, chip: Chip, buffer: Buffer, places: Sequence[Any]) -> PrimExpr:
     """16 groups: what lies at up to four byte offsets, 16 bytes each; 0 where there is None."""
-    b.llvm(BYTES.turns, chip.dots[BYTES.turns])
+    for function in (TURN_DWORDS, BYTES.turns):
+        b.llvm(function, chip.dots[function])
     rows = [r for r, place in enumerate(places) if place is not None]
     name = "cuvil_column_" + "".join(map(str, rows))
     b.llvm(name, _column_text(name, rows))

@@ -142,6 +142,13 @@ class RegisterTile:
                 if scalar is not None:
                     self.add(r, lane, scalar * v, s)
 
+    def begin(self, value: Callable[[Any], Any]) -> None:
+        """Let each row's sums begin at `value(lane)` instead."""
+        with self.b.loop(self.width, "vectorized") as lane:
+            first = self.b.let(value(lane))
+            for r in range(self.rows):
+                self.put(r, lane, first)
+
     def gather_sets(self) -> None:
         """Add the sets up into the first."""
         for s in range(1, self.sets):
@@ -167,15 +174,37 @@ class Epilogue:
         self._value: Any = None
         emitter.define(anchor.results[0], lambda index: self._value)
         region = emitter.region
+        self.terms: Any = None  # what `absorb` found
         others = [o for o in region.operations if o.name not in (anchor.name, "ai.full")]
         few = isinstance(steps, int) and steps <= _UNROLLED_STEPS
         few = few and len(others) <= _UNROLLED_OPERATIONS
         self.unrolls = few and all(o.name in _CHEAP for o in others)
 
+    def absorb(self) -> None:
+        """Let the anchor's sums begin at `terms`, an operand of one number a channel, where an
+        int32 anchor is only added to such: then `store` takes the sum of both.
+        """
+        emitter, total = self.emitter, self.anchor.results[0]
+        users = [o for o in emitter.region.operations if total in o.operands]
+        result = ir.type_of(total)
+        kept = total in emitter.region.results or result.dtype != "int32"
+        if kept or [o.name for o in users] != ["ai.elemwise_add"]:
+            return
+        (term,) = [v for v in users[0].operands if v != total] or [total]
+        shape = ir.type_of(term).shape
+        line = (result.shape[1], *[1] * (result.rank - 2))
+        if emitter.region.argument(term) is not None and shape == line:
+            self.terms = emitter.accessor(term)
+            emitter.define(users[0].results[0], lambda index: self._value)
+
     def store(self, index: Sequence[Any], value: Any) -> None:
         """Store all results at a logical index where the anchor is `value`."""
-        self._value = value
+        self.define(value)
         self.emitter.store_all(index)
+
+    def define(self, value: Any) -> None:
+        """Let the anchor be `value` from now on."""
+        self._value = value
 
 
 def anchor_of(region: Region, *names: str) -> Any:
