@@ -11,7 +11,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from ._native import AdapterInfo, PagesInfo
+from ._native import AdapterInfo, Library, PagesInfo
 
 _HEADER = Struct("<QIIQ32s32sIIII24x")  # cuvil_adapter_header of runtime/src/adapter.h
 _ENTRY_BYTES = 56
@@ -64,8 +64,9 @@ class Tenant:
         self.name = name
         self._model = model
         self._handle = c_void_p()
+        library: Library = model._library
         with model._held() as handle:
-            model._check(model._library.get_tenant(handle, name.encode(), byref(self._handle)))
+            library.check(library.get_tenant(handle, name.encode(), byref(self._handle)))
 
     def __repr__(self) -> str:
         return f"<cuvil.Tenant {self.name} of {self._model.place}>"
