@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tvm import tirx
+
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
@@ -22,9 +24,11 @@ from cuvilc.targets.schedules.microkernel import (
     lesser,
     opaque,
     powers_of_two,
+    select,
     split,
     unrolled_steps,
 )
+from cuvilc.targets.tir import as_expr
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -121,33 +125,35 @@ class Gemm:
         self._panels(first, last, rows_of_panel)
 
     def _symbolic_rows(self, group: Any, first: Any, last: Any) -> None:
-        """The largest tile that fits, the last one moved back to overlap; so few rows need no
-        remainder.
+        """As many of the largest tiles as fit, then smaller ones. What the next smaller size does
+        not cover takes one tile more, moved back over rows that are computed already.
         """
         plan, b = self.plan, self.b
-        tiles = self._size(plan.row_tiles)
+        low = b.let(group * (plan.tile_group * plan.rows))
+        high = b.let(lesser(low + plan.tile_group * plan.rows, self.m))
+        base, left = low, b.let(high - low)
+        pieces: list[tuple[int, Any, Callable[[Any], Any]]] = []
+        for size, smaller in zip(plan.sizes, [*plan.sizes[1:], 0], strict=True):
+            start = b.let(high - left)
+            count = b.let(self.emitter.k.floordiv(left, size)) if size > 1 else left
+            if size > 1:
+                rest = b.let(left - count * size)
+                more = tirx.And(rest > smaller, as_expr(self.m) >= size)
+                count = b.let(count + select(more, 1, 0))
+                base = b.let(lesser(base, select(more, self.m - size, base)))
+                left = b.let(select(more, 0, rest))
+            pieces.append((size, count, self._row_of(start, size)))
 
-        def case(size: int) -> Callable[[], None]:
-            def body() -> None:
-                if size == plan.rows:
-                    low = b.let(group * plan.tile_group)
-                    high = b.let(lesser(low + plan.tile_group, tiles))
-                else:
-                    low, high = 0, b.let(self.emitter.k.floordiv(self.m + (size - 1), size))
+        def rows_of_panel(panel: Any, width: int) -> None:
+            for size, count, row_of in pieces:
+                self._tiles(0, count, size, row_of, panel, width)
 
-                def row_of(tile: Any) -> Any:
-                    return lesser(tile * size, self.m - size)
+        self.left.pack_rows(base, high)
+        self._panels(first, last, rows_of_panel)
 
-                base = b.let(row_of(low))
-                end = b.let(row_of(high - 1) + size)
-                self.left.pack_rows(base, end)
-                self._panels(
-                    first, last, lambda p, width: self._tiles(low, high, size, row_of, p, width)
-                )
-
-            return body
-
-        first_of(b, [(self.m >= s if s > 1 else None, case(s)) for s in plan.sizes])
+    def _row_of(self, start: Any, size: int) -> Callable[[Any], Any]:
+        """The first row of tile i of those from row `start` on."""
+        return lambda i: lesser(start + i * size, self.m - size)
 
     def _panels(self, first: Any, last: Any, body: Callable[[Any, int], None]) -> None:
         plan = self.plan
