@@ -140,6 +140,8 @@ def test_top_k(axis, largest, chip):
         x = rng.integers(-9, 9, shape).astype(np.float32)
         x[0, 0], x[-1, -1], x[1, 1], x[1, 0], x[0, 2] = np.nan, np.nan, -0.0, np.inf, -np.inf
         compare(program, {"x0": x}, chip, special_top_k.schedule)
+        x = np.where(rng.random(shape) < 0.5, 0, -0.0).astype(np.float32)  # all alike: in order
+        compare(program, {"x0": x}, chip, special_top_k.schedule)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8", "uint8", "int64"])
@@ -151,6 +153,36 @@ def test_whole_lines_sorted(dtype):
         )
         x = rng.integers(0, 50, (4, 67)).astype(numpy_dtype(dtype))
         compare(program, {"x0": x}, V3, special_top_k.schedule)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int32", "uint32", "int64"],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_long_lines_sorted(axis, dtype):
+    rng = np.random.default_rng(0)
+    shape = (300, 3) if axis == 0 else (3, 300)
+    for largest in (True, False):
+        for k, most in ((300, 3), (200, 60000)):
+            attrs = {"k": k, "axis": axis, "largest": largest}
+            program = build("ai.top_k", [tensor(f"{shape[0]},{shape[1]}", dtype)], attrs)
+            numbers = rng.integers(0 if dtype[0] == "u" else -most, most, shape)
+            x = numbers.astype(numpy_dtype(dtype))
+            if "float" in dtype:
+                x[0, 0], x[-1, -1], x[1, 1], x[1, 0], x[0, 2] = (
+                    np.nan,
+                    np.nan,
+                    -0.0,
+                    np.inf,
+                    -np.inf,
+                )
+            compare(program, {"x0": x}, V3, special_top_k.schedule)
+
+
+def test_lines_of_open_length_sorted():
+    program = build("ai.top_k", [tensor("2,n")], {"k": parse("n"), "axis": 1})
+    check(program, V4, special_top_k.schedule, [{"n": n} for n in (0, 1, 2, 3, 50, 500)])
 
 
 def test_symbolic_k():

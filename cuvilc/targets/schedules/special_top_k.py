@@ -3,23 +3,24 @@
 Elements compare by an integer key that orders floats as the reference does: -0 equals 0, NaN is
 above ∞. Of equal keys the lower index is the better. An element beats the heap only if its key is
 above the root's, as it comes later. At the end the roots leave one by one, worst first, into the
-result from its end.
+result from its end. Where all of a long line is wanted, special_sort.py sorts it instead.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import product
+from cuvilc.dialect.ir import Operation
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.notation import FAULTS, Accessor, compute_dtype
 from cuvilc.targets.region import Emitter, Region, Scheduled
-from cuvilc.targets.schedules.special_common import argument, lone, outputs, unravel
-from cuvilc.targets.tir import as_expr, const
+from cuvilc.targets.schedules import special_sort
+from cuvilc.targets.schedules.special_common import argument, lone, unravel
+from cuvilc.targets.schedules.special_sort import Top
+from cuvilc.targets.tir import const
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -30,50 +31,25 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     shape = ir.type_of(anchor.operands[0]).shape
     axis = ir.attrs(anchor)["axis"]
     outside = (*shape[:axis], *shape[axis + 1 :])
-    top = _TopK(emitter, anchor)
+    sorts = special_sort.pays(shape[axis], ir.attrs(anchor)["k"])
+    top = special_sort.Sorted(emitter, anchor) if sorts else _Heap(emitter, anchor)
     with emitter.builder.tasks() as t:
         index = unravel(emitter, t, outside)
         top.line(lambda i: (*index[:axis], i, *index[axis:]))
     return emitter.finish("top-k", product(outside), product(shape))
 
 
-class _TopK:
-    """One line at a time. The heap lies in scratch: keys, and int64 indices."""
+class _Heap(Top):
+    """The heap lies in scratch: keys, and int64 indices."""
 
-    def __init__(self, emitter: Emitter, anchor: Any) -> None:
-        self.emitter, self.b, self.k = emitter, emitter.builder, emitter.k
-        attrs = ir.attrs(anchor)
-        self.largest = attrs["largest"]
-        self.x: Accessor = emitter.accessor(anchor.operands[0])
-        self.places = outputs(emitter.region, anchor)
-        source = compute_dtype(ir.type_of(anchor.operands[0]).dtype)
-        self.dtype = source.replace("float", "int") if source.startswith("float") else source
-        self.extent = as_expr(
-            emitter.builder.scalar(ir.type_of(anchor.operands[0]).shape[attrs["axis"]])
-        )
-        self.count: Any = as_expr(self.b.scalar(attrs["k"]))
-        room = attrs["k"] + 1  # room for one even if k = 0
+    def __init__(self, emitter: Emitter, anchor: Operation) -> None:
+        super().__init__(emitter, anchor)
+        room = ir.attrs(anchor)["k"] + 1  # room for one even if k = 0
         self.keys, self.indices = self.b.scratch(room, self.dtype), self.b.scratch(room, "int64")
-
-    def key(self, value: Any) -> Any:
-        """An integer that is greater for a better element."""
-        b, k, dtype = self.b, self.k, self.dtype
-        value = b.let(value)
-        if not str(value.ty.dtype).startswith("float"):
-            return b.let(value if self.largest else ~value)
-        limits = np.iinfo(dtype)
-        # a negative float's magnitude bits run the other way; adding 0.0 makes -0 a 0
-        bits: Any = b.let(tirx.reinterpret(dtype, value + k.const(0.0, str(value.ty.dtype))))
-        ordered = tirx.Select(bits < const(0, dtype), bits ^ const(int(limits.max), dtype), bits)
-        ordered = tirx.Select(k.isnan(value), const(int(limits.max), dtype), ordered)
-        return b.let(ordered if self.largest else ~ordered)
 
     def line(self, at: Any) -> None:
         """at(i): the index of the line's element i."""
-        b = self.b
-        with b.when(self.count > self.extent):
-            b.fault(FAULTS["index"])
-        size: Any = b.let(tirx.min(self.count, self.extent))
+        b, size = self.b, self.size()
         with b.loop(size) as i:
             b.store(self.keys, i, self.key(self.x[at(i)]))
             b.store(self.indices, i, i)
@@ -123,9 +99,6 @@ class _TopK:
         """Write the root as element `place` of the result, and shrink the heap to that size."""
         b = self.b
         index = b.let(b.load(self.indices, const(0)))
-        if 0 in self.places:
-            self.emitter.store(self.places[0], at(place), self.x[at(index)])
-        if 1 in self.places:
-            self.emitter.store(self.places[1], at(place), index)
+        self.emit(at, place, index)
         last = b.let(b.load(self.indices, place))
         self._sift(const(0), place, b.let(self._key(place)), last)
