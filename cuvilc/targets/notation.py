@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm import tirx
 
+from cuvilc.dialect.dims import Dim
 from cuvilc.dialect.dot_layout import dot_index
 from cuvilc.dialect.narrow import NARROW_INTEGERS, STORED
 from cuvilc.dialect.types import TensorType, channel_block, pack_parts
@@ -50,16 +51,21 @@ class Accessor:
             raise ValueError(f"{len(index)} indices for {self.type}")
         return self.load(index)
 
-    def at(self, index: Sequence[Any]) -> Any:
-        """The element that NumPy's broadcasting pairs with output index `index`."""
-        mine = list(index)[len(index) - len(self.shape) :]
+    def at(self, index: Sequence[Any], shape: Sequence[Dim] = ()) -> Any:
+        """The element that NumPy's broadcasting pairs with output index `index`.
+
+        shape: of the output, where that is known: a dimension that is like it is not broadcast.
+        """
+        skipped = len(index) - len(self.shape)
+        mine, alike = list(index)[skipped:], shape[skipped:]
         for axis, d in enumerate(self.type.shape):
             if d == 1:
                 mine[axis] = 0
-            elif (
-                not isinstance(d, int)
-                and not is_zero(mine[axis])
-                and not self._spans(mine[axis], d)
+            elif not (
+                isinstance(d, int)
+                or is_zero(mine[axis])
+                or (alike and alike[axis] == d)
+                or self._spans(mine[axis], d)
             ):
                 mine[axis] = tirx.Select(
                     as_expr(self.shape[axis]) == const(1), const(0), as_expr(mine[axis])

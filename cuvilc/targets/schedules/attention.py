@@ -133,9 +133,13 @@ class Attention:
         self.at = (b.let(k.floordiv(rest, heads)), b.let(k.mod(rest, heads)))
         share = b.scalar(floordiv(self.heads, self.groups))
         self.group = b.let(k.floordiv(self.at[1], share))
-        self.first = b.let(part * self.chunk)
         queries = as_expr(b.scalar(self.queries))
-        self.rows = b.let(tirx.min(queries - self.first, const(self.chunk)))
+        chunk: Any = const(self.chunk)
+        if not isinstance(self.queries, int):  # chunks that are as alike
+            tiles = b.scalar(ceildiv(self.queries, self.tile))
+            chunk = b.let(tirx.floordiv(tiles + chunks - 1, as_expr(chunks)) * self.tile)
+        self.first = b.let(part * chunk)
+        self.rows = b.let(tirx.min(queries - self.first, chunk))
         self.tiles = b.let(tirx.floordiv(self.rows + (self.tile - 1), const(self.tile)))
         self._start(queries)
         keys = as_expr(b.scalar(self.keys))
@@ -363,7 +367,8 @@ class Attention:
             value = const(cap, self.dtype) * k.tanh(value * const(inverse, self.dtype))
         if self.mask is None:
             return value
-        mask = self.mask.at((*self.at, s, self.key0 + t))
+        shape = (self.batch, self.heads, self.queries, self.keys)
+        mask = self.mask.at((*self.at, s, self.key0 + t), shape)
         if self.mask.dtype == "bool":
             return tirx.Select(mask, value, const(float("-inf"), self.dtype))
         return value + mask
