@@ -19,16 +19,21 @@ from tests.tolerances import mismatch
 N = symbol("n")
 
 
-def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4)):
+def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4), groups=1):
     rng = np.random.default_rng(0)
     program = Program.create("transposed")
     with program:
         block = define_function(
-            program, "main", [TensorType((N, 3, *size))], input_names=("x",), output_names=("y",)
+            program,
+            "main",
+            [TensorType((N, 3 * groups, *size))],
+            input_names=("x",),
+            output_names=("y",),
         )
         with at_end(block):
-            w = constant(program, rng.standard_normal((3, 4, *kernel), np.float32), "w")
-            more = [constant(program, rng.standard_normal(4, np.float32), "b")] if with_bias else []
+            weights = rng.standard_normal((3 * groups, 4, *kernel), np.float32)
+            w, bias = constant(program, weights, "w"), rng.standard_normal(4 * groups, np.float32)
+            more = [constant(program, bias, "b")] if with_bias else []
             y = build(
                 "ai.conv_transpose",
                 *(block.arguments[0], w, *more),
@@ -37,6 +42,7 @@ def transposed(kernel, strides, begin, end, extra, with_bias, size=(5, 4)):
                 pads_end=end,
                 dilations=(1, 1),
                 output_padding=extra,
+                groups=groups,
             )
         finish_function(block, [y])
     return program
@@ -49,15 +55,15 @@ SMALL = st.tuples(st.integers(0, 1), st.integers(0, 1))
 @given(
     st.tuples(st.integers(1, 4), st.integers(1, 4)),
     st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    *(SMALL, SMALL, SMALL, st.booleans()),
+    *(SMALL, SMALL, SMALL, st.booleans(), st.integers(1, 3)),
 )
-def test_transposed_convolutions(kernel, strides, begin, end, extra, with_bias):
+def test_transposed_convolutions(kernel, strides, begin, end, extra, with_bias, groups):
     extra = tuple(min(e, s - 1) for e, s in zip(extra, strides, strict=True))
     begin = tuple(min(p, k - 1) for p, k in zip(begin, kernel, strict=True))
     end = tuple(min(p, k - 1) for p, k in zip(end, kernel, strict=True))
-    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 5, 4), np.float32)}
-    wanted = interpret(transposed(kernel, strides, begin, end, extra, with_bias), feeds)["y"]
-    program = transposed(kernel, strides, begin, end, extra, with_bias)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3 * groups, 5, 4), np.float32)}
+    program = transposed(kernel, strides, begin, end, extra, with_bias, groups=groups)
+    wanted = interpret(program, feeds)["y"]
     context = PassContext()
     plan_convolutions.run(program, context)
     program.verify()

@@ -89,7 +89,9 @@ def test_too_many_taps_along_the_depth_are_left():
         (64, 64, 16, 4),  # 4 and 4: four together fill a block
         (24, 48, 3, 1),  # 8 and 16: two would, but three are not made of twos
         (48, 96, 6, 3),  # 8 and 16
-        (32, 64, 32, 2),  # 1 and 2: sixteen
+        (32, 64, 32, 64),  # 1 and 2: each twice
+        (5, 15, 5, 15),
+        (3, 96, 3, 1),  # few: joined all the same
         (12, 8, 4, 1),  # 3 and 2: all of them
         (32, 32, 2, 2),  # whole blocks already
         (32, 32, 32, 32),  # each channel alone has a schedule of its own
@@ -105,11 +107,46 @@ def test_small_groups(channels, outputs, groups, left, bias):
 
 
 def test_too_many_small_groups_are_left():
-    kind, context = planned(convolution((1, 111, 4, 4), (111 * 2, 1, 3, 3), 111), (1, 111, 4, 4))
-    assert kind == (4, 111)
+    kind, context = planned(convolution((1, 111, 4, 4), (37 * 2, 3, 3, 3), 37), (1, 111, 4, 4))
+    assert kind == (4, 37)
     assert context.misses
 
 
 def test_groups_of_one_axis():
     kind, _ = planned(convolution((N, 32, 30), (32, 4, 5), 8), (2, 32, 30))
     assert kind == (4, 2)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["ai.max_pool", "ai.avg_pool"]),
+    st.tuples(*(st.integers(2, 3) for _ in range(3))),
+    *(POSITIVE, POSITIVE, SMALL, SMALL, st.booleans(), st.booleans()),
+)
+def test_pools_of_three_axes(name, kernel, strides, dilations, begin, end, ceil, padding):
+    begin, end = (
+        tuple(min(p, k - 1) for p, k in zip(ps, kernel, strict=True)) for ps in (begin, end)
+    )
+    attrs = {
+        "kernel": kernel, "strides": strides, "dilations": dilations, "pads_begin": begin,
+        "pads_end": end, "ceil_mode": ceil,
+    }  # fmt: skip
+    if name == "ai.avg_pool":
+        attrs["count_include_pad"] = padding
+    program = Program.create("pool")
+    with program:
+        block = define_function(
+            program, "main", [TensorType((N, 3, D, 7, 6))], input_names=("x",), output_names=("y",)
+        )
+        with at_end(block):
+            y = build(name, block.arguments[0], **attrs)
+        finish_function(block, [y])
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 8, 7, 6), np.float32)}
+    wanted = interpret(program, feeds)["y"]
+    plan_convolutions.run(program, PassContext())
+    program.verify()
+    found = interpret(program, feeds)["y"]
+    assert found.shape == wanted.shape and not mismatch(found, wanted)
+    with program:
+        left = [o for o in ir.operations(ir.body(program.function("main"))) if o.name == name]
+        assert [ir.type_of(o.operands[0]).rank for o in left] == [4, 4]

@@ -24,10 +24,15 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, bounds
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import Miss, PassContext
-from cuvilc.dialect.passes.plan_convolutions_shape import join_groups, stack_depth
+from cuvilc.dialect.passes.plan_convolutions_shape import (
+    join_groups,
+    repeat_channels,
+    split_pool,
+    stack_depth,
+)
 
 NAME = "plan-convolutions"
-VERSION = 2
+VERSION = 3
 
 _CONVOLUTIONS = ("ai.conv", "ai.conv_integer")
 _MOST_GROWTH = 64  # of a kernel whose phases have places for every stride
@@ -49,9 +54,14 @@ def run(program: Program, context: PassContext) -> None:
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.conv":
                     stack_depth(program, operation, context)
+                elif operation.name in ("ai.max_pool", "ai.avg_pool"):
+                    split_pool(operation, context)
             flat: dict[Value, Value] = {}  # a rank 3 value -> the rank 4 value that it is a view of
             for operation in list(ir.walk(ir.body(function))):
                 _widen(program, operation, flat)
+            for operation in list(ir.walk(ir.body(function))):
+                if operation.name == "ai.conv":
+                    repeat_channels(program, operation, context)
             for operation in list(ir.walk(ir.body(function))):
                 if operation.name == "ai.conv":
                     join_groups(program, operation, context)
@@ -174,7 +184,7 @@ def _widen_elementwise(operation: Operation, flat: dict[Value, Value]) -> None:
 
 
 def _polyphase(program: Program, operation: Operation, context: PassContext) -> None:
-    """One transposed convolution, of constant weights, with one group and no dilation."""
+    """One transposed convolution, of constant weights, without dilation."""
     try:
         taps, size = _phases(program, operation)
     except Miss as miss:
@@ -183,18 +193,21 @@ def _polyphase(program: Program, operation: Operation, context: PassContext) -> 
     x, w, *bias = operation.operands
     attrs, weights = ir.attrs(operation), _constant(program, w)
     strides, wanted = attrs["strides"], ir.type_of(operation.results[0]).shape
+    groups = attrs["groups"]
+    each = np.split(weights, groups)  # by inputs: [I/groups, O/groups, k..]
     key = ir.attrs(ir.defining(w)).get("key", "w")
     ones, edges = (1,) * len(taps), tuple(t - 1 for t in taps)
     with ir.before(operation):
-        phases = _phase_weights(weights, strides, taps)
+        phases = np.concatenate([_phase_weights(part, strides, taps) for part in each])
         operands = [x, ir.constant(program, phases, f"{key}.phases")]
         for shift in bias:
-            shifts = np.tile(_constant(program, shift), int(np.prod(strides)))
-            operands.append(ir.constant(program, shifts, f"{key}.phase_bias"))
+            shifts = _constant(program, shift).reshape(groups, 1, -1).repeat(prod(strides), 1)
+            operands.append(ir.constant(program, shifts.reshape(-1), f"{key}.phase_bias"))
         y = ir.build(
-            "ai.conv", *operands, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones
-        )
-        y = _interleave(y, int(weights.shape[1]), strides)
+            "ai.conv", *operands, strides=ones, pads_begin=edges, pads_end=edges, dilations=ones,
+            groups=groups,
+        )  # fmt: skip
+        y = _interleave(y, groups, int(weights.shape[1]), strides)
         if size != wanted[2:]:
             starts, steps = (0, 0, *attrs["pads_begin"]), (1,) * len(wanted)
             y = ir.build("ai.slice", y, starts=starts, steps=steps, sizes=wanted)
@@ -206,8 +219,8 @@ def _phases(program: Program, operation: Operation) -> tuple[list[int], tuple[Di
     """(taps of a phase along each axis, extents of all phases interleaved). Raises Miss."""
     x, w, *bias = operation.operands
     attrs, weights = ir.attrs(operation), program.constant_array(w)
-    if weights is None or attrs["groups"] != 1 or any(d != 1 for d in attrs["dilations"]):
-        raise Miss("weights at run time, groups or dilation")
+    if weights is None or any(d != 1 for d in attrs["dilations"]):
+        raise Miss("weights at run time, or dilation")
     if bias and program.constant_array(bias[0]) is None:
         raise Miss("bias at run time")
     strides, wanted = attrs["strides"], ir.type_of(operation.results[0]).shape[2:]
@@ -246,15 +259,14 @@ def _phase_weights(weights: np.ndarray, strides: tuple[int, ...], taps: list[int
     return result.reshape(-1, inputs, *taps)
 
 
-def _interleave(y: Value, outputs: int, strides: tuple[int, ...]) -> Value:
-    """[N, phases·O, m..] → [N, O, m·s..]."""
+def _interleave(y: Value, groups: int, outputs: int, strides: tuple[int, ...]) -> Value:
+    """[N, groups·phases·O, m..] → [N, groups·O, m·s..]."""
     n, _, *grid = ir.type_of(y).shape
     count = len(strides)
-    y = ir.build("ai.reshape", y, shape=(n, *strides, outputs, *grid))
-    perm: list[Any] = [0, 1 + count]
+    y = ir.build("ai.reshape", y, shape=(n, groups, *strides, outputs, *grid))
+    perm: list[Any] = [0, 1, 2 + count]
     for i in range(count):
-        perm += [2 + count + i, 1 + i]
+        perm += [3 + count + i, 2 + i]
     y = ir.build("ai.transpose", y, perm=tuple(perm))
-    return ir.build(
-        "ai.reshape", y, shape=(n, outputs, *(g * s for g, s in zip(grid, strides, strict=True)))
-    )
+    shape = (n, groups * outputs, *(g * s for g, s in zip(grid, strides, strict=True)))
+    return ir.build("ai.reshape", y, shape=shape)

@@ -1,8 +1,11 @@
-"""Convolutions of other shapes in terms of those that have a schedule: three axes, small groups.
+"""Convolutions and pools in terms of those that have a schedule: three axes, small groups.
 
 - The taps along the first of three spatial axes become input channels: x [N, C, D, H, W] is laid
   out as [N·D', C·k, H, W], whose channel c·k + t holds what tap t of a window sees of c. Then one
   convolution of two axes sums over all of them.
+- A pool of three axes is one of the last two, then one along the first. (The mean of means is the
+  mean: how many cells of a window are inside along one axis does not depend on the others.)
+- Groups of one channel that make several repeat it, as many times as they make outputs.
 - Groups whose channels do not fill blocks are joined, as many as do, by weights with zeros between
   them: what is multiplied by zeros would have been empty lanes.
 """
@@ -20,6 +23,7 @@ from cuvilc.dialect.op import MANY
 from cuvilc.dialect.passes.context import Miss, PassContext
 
 RULE = "plan-convolutions"
+_FEW = 4  # groups: so few are joined, which multiplies by fewer zeros than repeating would copy
 _MOST_JOINED = 32  # groups: beyond, zeros cost more than they bring
 
 
@@ -68,6 +72,45 @@ def _taps(x: Value, depth: int, count: Dim, attrs: dict[str, Any]) -> Value:
     stacked = parts[0] if depth == 1 else ir.build("ai.concat", *parts, axis=2)
     stacked = ir.build("ai.transpose", stacked, perm=(0, 3, 1, 2, 4, 5))
     return ir.build("ai.reshape", stacked, shape=(n * count, c * depth, h, w))
+
+
+def split_pool(operation: Operation, context: PassContext) -> None:
+    """A pool of three spatial axes as two pools."""
+    x, attrs = operation.operands[0], ir.attrs(operation)
+    if ir.type_of(x).rank != 5 or ir.type_of(x).layout:
+        return
+    n, c, depth, *image = ir.type_of(x).shape
+    wanted = ir.type_of(operation.results[0]).shape
+    each = {k: v for k, v in attrs.items() if isinstance(v, tuple)}
+    fill = {"kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0}
+    with ir.before(operation):
+        y = ir.build("ai.reshape", x, shape=(n, c * depth, *image))
+        y = ir.build(operation.name, y, **{**attrs, **{k: v[1:] for k, v in each.items()}})
+        y = ir.build("ai.reshape", y, shape=(n, c, depth, wanted[3] * wanted[4]))
+        along = {k: (v[0], fill[k]) for k, v in each.items()}
+        y = ir.build(operation.name, y, **{**attrs, **along})
+        ir.replace(operation, ir.build("ai.reshape", y, shape=wanted))
+    context.apply(RULE)
+
+
+def repeat_channels(program: Program, operation: Operation, context: PassContext) -> None:
+    """Groups of one channel and several outputs as groups of one output each."""
+    x, w, *bias = operation.operands
+    attrs, t, weights = ir.attrs(operation), ir.type_of(x), program.constant_array(w)
+    groups = attrs["groups"]
+    if groups <= _FEW or t.rank != 4 or t.dtype != "float32" or weights is None or t.layout:
+        return
+    outputs, channels = weights.shape[:2]
+    if channels != 1 or outputs == groups:
+        return
+    n, c, *image = t.shape
+    with ir.before(operation):
+        many = ir.build("ai.reshape", x, shape=(n, c, 1, *image))
+        many = ir.build("ai.broadcast_to", many, shape=(n, c, outputs // groups, *image))
+        many = ir.build("ai.reshape", many, shape=(n, outputs, *image))
+        y = ir.build("ai.conv", many, w, *bias, **{**attrs, "groups": outputs})
+    ir.replace(operation, y)
+    context.apply(RULE)
 
 
 def join_groups(program: Program, operation: Operation, context: PassContext) -> None:
