@@ -117,7 +117,7 @@ class _Winograd:
         top, left = b.let(down * m), b.let(across * m)
         lines = self._count(top, plan.out_height)
         columns = self._count(left, plan.out_width)
-        with b.loop(blocks, name="h") as h:
+        with b.loop(opaque(b, blocks), name="h") as h:
             source = b.let(h * self.block_stride + place * BLOCK)
             self.emitter.call(part, (self.made, self.half), (source, self.point_stride))
             channels = b.let(block + h)
