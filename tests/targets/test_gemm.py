@@ -11,6 +11,7 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.gemm import schedule
+from cuvilc.targets.schedules.microkernel import moved_back
 from tests.targets.kernel_harness import V3, V4, check, program_of
 from tests.targets.samples import on_chips
 
@@ -55,8 +56,20 @@ def test_columns(n: int, chip: Any) -> None:
 )
 def test_symbolic_rows(shape: Any, chip: Any) -> None:
     program = biased(t(*shape), t(64, 40, layout="pack1_32"), 40, "ai.silu")
-    sizes = [{"m": m, "b": 3} for m in (0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 29, 130)]
+    sizes = [{"m": m, "b": 3} for m in (*range(17), 22, 26, 29, 130)]
     check(program, chip, schedule, sizes)
+
+
+@pytest.mark.parametrize("sizes", [[14, 7, 4, 2, 1], [14, 5, 1], [6, 3, 2, 1], [2, 1], [1]])
+def test_tiles_moved_back_cost_least(sizes: list[int]) -> None:
+    """Against every way to cover the rows with smaller tiles."""
+
+    def cheapest(rows: int, among: list[int]) -> int:
+        return min(n + 1 + cheapest(rows - n, among) for n in among) if rows > 0 else 0
+
+    for i, (size, least) in enumerate(zip(sizes, moved_back(sizes), strict=True)):
+        for rows in range(1, size):
+            assert (rows >= least) == (size + 1 <= cheapest(rows, sizes[i + 1 :])), (size, rows)
 
 
 @on_chips
@@ -109,7 +122,7 @@ def test_float64(chip: Any) -> None:
     def wide(*shape: Any) -> TensorType:
         return t(*shape, dtype="float64")
 
-    for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 128), (15, 3, 512), (9, 20, 1024)):
+    for m, n, k in ((1, 2, 1), (5, 33, 7), (29, 64, 128), (15, 3, 512), (9, 20, 1024)):
         check(product(wide(m, k), wide(k, n)), chip, schedule)
     sizes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 5))]
     check(product(wide(2, M, K), wide(2, K, N)), chip, schedule, sizes)
@@ -175,6 +188,7 @@ def test_wide_vectors_are_used() -> None:
 
 
 def test_refusals() -> None:
-    for a, b in ((t(3, 4, dtype="int32"), t(4, 5, dtype="int32")), (t(3, 4), t(4))):
+    column = (t(3, 4), t(4, 1))  # a reduction
+    for a, b in ((t(3, 4, dtype="int32"), t(4, 5, dtype="int32")), (t(3, 4), t(4)), column):
         with pytest.raises(Miss):
             check(product(a, b), V4, schedule)

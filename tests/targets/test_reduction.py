@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
+from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import reduction
 from tests.targets.kernel_harness import V3, V4, check, compare, program_of, tensor
 from tests.targets.samples import check_sample, on_chips, on_samples
@@ -41,6 +42,31 @@ def test_fused(name):
         return ir.build("ai.tanh", ir.build("ai.reshape", total, shape=(2, 6)))
 
     check(program_of([tensor("2,6,5,7"), tensor("6,1,1")], body), V4, reduction.schedule)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [2, 5, 64, 300])
+@on_chips
+def test_products_with_a_row_or_a_column(k, dtype, chip):
+    for a, b, turned in (
+        (f"7,{k}", f"{k},1", False), (f"3,1,{k}", f"3,{k},1", False), (f"2,5,{k}", f"{k},1", False),
+        (f"1,{k}", f"9,{k}", True), (f"2,1,{k}", f"2,9,{k}", True), (f"7,{k}", f"1,{k}", True),
+    ):  # fmt: skip
+
+        def body(x, y, z, turned=turned):
+            return ir.build("ai.elemwise_add", ir.build("ai.matmul", x, y, transpose_b=turned), z)
+
+        types = [tensor(a, dtype), tensor(b, dtype), tensor("1,1", dtype)]
+        check(program_of(types, body), chip, reduction.schedule)
+
+
+def test_products_along_scattered_memory_are_refused():
+    for a, b, attrs in (("7,8", "8,2", {}), ("8,7", "8,1", {"transpose_a": True})):
+        program = program_of(
+            [tensor(a), tensor(b)], lambda x, y, attrs=attrs: ir.build("ai.matmul", x, y, **attrs)
+        )
+        with pytest.raises(Miss):
+            check(program, V4, reduction.schedule)
 
 
 @pytest.mark.parametrize("channels", [32, 19])

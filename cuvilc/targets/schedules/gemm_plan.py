@@ -151,6 +151,11 @@ def plan_of(region: Region, chip: Chip, name: str = "ai.matmul") -> Plan:
         raise Miss("a vector times a stack of matrices")
     m, width = product(leading), tile_width(chip, n)
     kind = _kind(region, b, attrs["transpose_b"], m, n, chip)
+    if name == "ai.matmul" and kind != "packed" and not attrs["transpose_a"]:
+        plain = all(region.argument(v) is not None and is_plain(ir.type_of(v)) for v in (a, b))
+        thin = n == 1 or (m == 1 and attrs["transpose_b"])
+        if plain and thin and isinstance(k, int) and k > 1:
+            raise Miss("a row or a column of sums along memory, which is a reduction")
     if kind == "packed" and isinstance(m, int) and m <= tile_rows(chip, PANEL) and n != width:
         width = PANEL  # few rows are bound by memory: read whole panels
     if kind in ("rows", *COPIES) and isinstance(n, int) and n < width:

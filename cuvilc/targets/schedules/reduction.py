@@ -28,19 +28,24 @@ ANCHORS = (
     "ai.reduce_sum", "ai.reduce_prod", "ai.reduce_max", "ai.reduce_min", "ai.reduce_mean",
     "ai.arg_max", "ai.arg_min",
 )  # fmt: skip
+_PRODUCT = "ai.matmul"
 _TASK_ELEMENTS = 8192
 Term = Callable[[tuple[Any, ...]], Any]
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """Takes regions with one reduction; everything else has `element` facets."""
-    anchors = region.named(*ANCHORS)
+    """Takes regions with one reduction, or product of few elements along contiguous memory, whose
+    result is a column or a row; everything else has `element` facets.
+    """
+    anchors = region.named(*ANCHORS, _PRODUCT)
     if len(anchors) != 1:
         raise Miss(f"{len(anchors)} reductions, not one")
     region.need_elements(anchors[0])
     if len({(ir.type_of(v).shape, ir.type_of(v).layout) for v in region.results}) != 1:
         raise Miss("results differ in shape or layout")
     plan = _Plan.of(region, anchors[0])
+    if anchors[0].name == _PRODUCT and not plan.along:
+        raise Miss("a product that sums over scattered elements")
     if not plan.along:
         return schedule_with(region, chip, name, "reduction-across", plan.across, plan.terms)
     return _along(region, plan, chip, name)
@@ -58,8 +63,11 @@ class _Plan:
     @staticmethod
     def of(region: Region, anchor: Any) -> _Plan:
         attrs = ir.attrs(anchor)
-        axes = tuple(attrs["axes"]) if "axes" in attrs else (attrs["axis"],)
         shape = ir.type_of(anchor.operands[0]).shape
+        if anchor.name == _PRODUCT:
+            axes: tuple[int, ...] = (len(shape) - (2 if attrs["transpose_a"] else 1),)
+        else:
+            axes = tuple(attrs["axes"]) if "axes" in attrs else (attrs["axis"],)
         plan = _Plan(anchor, axes, [Digit(n, shape[a]) for n, a in enumerate(axes)])
         plan._study(region)
         return plan
@@ -88,7 +96,9 @@ class _Plan:
         loads = [a for a in report.accesses if not a.is_store and len(a.steps) > len(kept)]
         last = max((n for n, d in enumerate(self.digits) if d.extent != 1), default=0)
         ones = [a.steps[len(kept) + last] for a in loads]
-        self.along = any(isinstance(s, int) and s == 1 for s in ones)
+        easy = [isinstance(s, int) and s in (0, 1) for s in ones]
+        many = all if self.anchor.name == _PRODUCT else any
+        self.along = many(easy) and any(isinstance(s, int) and s == 1 for s in ones)
 
     def term(self, emitter: Emitter) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
         """x's element at an index of the result and one of the reduced axes."""
@@ -99,7 +109,8 @@ class _Plan:
         facet = declared.facet("term")
         attrs = emitter.attrs(self.anchor)
         if facet:
-            return lambda i, r: facet(k, i, r, x, **attrs)
+            operands = emitter.operands(self.anchor)
+            return lambda i, r: facet(k, i, r, *operands, **attrs)
         axis, keep = attrs["axis"], attrs["keepdims"]
         return lambda i, r: x[(*i[:axis], r[0], *i[axis + (1 if keep else 0) :])]
 
