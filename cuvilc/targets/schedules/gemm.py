@@ -22,6 +22,7 @@ from cuvilc.targets.schedules.microkernel import (
     first_of,
     greater,
     lesser,
+    moved_back,
     opaque,
     powers_of_two,
     select,
@@ -125,20 +126,20 @@ class Gemm:
         self._panels(first, last, rows_of_panel)
 
     def _symbolic_rows(self, group: Any, first: Any, last: Any) -> None:
-        """As many of the largest tiles as fit, then smaller ones. What the next smaller size does
-        not cover takes one tile more, moved back over rows that are computed already.
+        """As many of the largest tiles as fit, then smaller ones; or one tile more of a size, moved
+        back over rows that are computed already, where that costs less.
         """
         plan, b = self.plan, self.b
         low = b.let(group * (plan.tile_group * plan.rows))
         high = b.let(lesser(low + plan.tile_group * plan.rows, self.m))
         base, left = low, b.let(high - low)
         pieces: list[tuple[int, Any, Callable[[Any], Any]]] = []
-        for size, smaller in zip(plan.sizes, [*plan.sizes[1:], 0], strict=True):
+        for size, least in zip(plan.sizes, moved_back(plan.sizes), strict=True):
             start = b.let(high - left)
             count = b.let(self.emitter.k.floordiv(left, size)) if size > 1 else left
             if size > 1:
                 rest = b.let(left - count * size)
-                more = tirx.And(rest > smaller, as_expr(self.m) >= size)
+                more = tirx.And(rest >= least, as_expr(self.m) >= size)
                 count = b.let(count + select(more, 1, 0))
                 base = b.let(lesser(base, select(more, self.m - size, base)))
                 left = b.let(select(more, 0, rest))

@@ -67,6 +67,21 @@ def halvings(most: int) -> list[int]:
     return sizes
 
 
+def moved_back(sizes: Sequence[int]) -> list[int]:
+    """Of each size, larger first and 1 last: how many rows one more tile of it covers for less than
+    tiles of smaller sizes would. A tile costs its rows and, for what it loads, one more.
+    """
+    costs = [0] + [2 * sizes[0] ** 2] * sizes[0]  # of that many rows; at first more than any
+    found: list[int] = []
+    for size in reversed(sizes):
+        least = next((rows for rows in range(1, size) if size + 1 <= costs[rows]), size)
+        for rows in range(least, sizes[0]):
+            below = rows // size * (size + 1) + costs[rows % size]
+            costs[rows] = min(costs[rows], below) if rows >= size else size + 1
+        found.insert(0, least)
+    return found
+
+
 def powers_of_two(total: int) -> list[tuple[int, int]]:
     """(offset, width) of power-of-two pieces that make up `total`, wide ones first."""
     pieces, at = [], 0
