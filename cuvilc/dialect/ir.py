@@ -326,12 +326,12 @@ def full(value: float | int | bool, shape: Sequence[Dim] = (), dtype: str = "flo
     return build("ai.full", value=value, shape=tuple(shape), dtype=dtype)
 
 
-_WHOLE_BYTES = 1 << 20
+_WHOLE_BYTES = 64 << 10
 _SAMPLE_BYTES = 1024
 
 
 def fingerprint(array: np.ndarray) -> str:
-    """16 hex digits that tell arrays apart: of all bytes up to 1 MiB, else of 16 spread samples.
+    """16 hex digits that tell arrays apart: of all bytes up to 64 KiB, else of 16 spread samples.
 
     It is for people and caches that also check the rest; the package's own hash covers every byte.
     """
