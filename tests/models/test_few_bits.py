@@ -24,8 +24,9 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("rows", [None, 23, 24, 61])
 @pytest.mark.parametrize("case", CASES)
-def test_the_product_is_onnxruntimes(case: str, tmp_path: Path) -> None:
+def test_the_product_is_onnxruntimes(case: str, rows: int | None, tmp_path: Path) -> None:
     columns, depth, bits, block, zeros = CASES[case]
     rng = np.random.default_rng(1)
     blocks = depth // block
@@ -39,18 +40,19 @@ def test_the_product_is_onnxruntimes(case: str, tmp_path: Path) -> None:
         width = -(-blocks * bits // 8)
         weights["zero"] = rng.integers(0, 256, columns * width, np.uint8)
         inputs += " zero"
+    sizes: list[str | int] = [1, rows] if rows else ["b", "n"]
     product = node(
         "MatMulNBits", inputs, "p", domain="com.microsoft", N=columns, K=depth, bits=bits,
         block_size=block,
     )  # fmt: skip
     proto = model(
         [product, node("Add", "p bias", "q"), node("Relu", "q", "y")],
-        [port("x", ["b", "n", depth])], [port("y", ["b", "n", columns])], **weights,
+        [port("x", [*sizes, depth])], [port("y", [*sizes, columns])], **weights,
     )  # fmt: skip
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    shapes = ((1, 1), (2, 9), (1, 40))
+    shapes = ((1, rows),) if rows else ((1, 1), (2, 9), (1, 40))
     agree.check(path, tmp_path, [{"x": floats(rng, *s, depth)} for s in shapes])
 
 

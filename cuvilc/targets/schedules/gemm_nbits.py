@@ -2,7 +2,8 @@
 
 Weights of 4 bits are read from memory at an eighth of the bytes of floats. A step of the reduction
 turns one number of each of the panel's columns into a float and scales it; all rows of the tile
-share that.
+share that. Where there are many rows, a panel becomes floats in scratch once, for all tiles of a
+task.
 """
 
 from __future__ import annotations
@@ -18,11 +19,21 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Right
-from cuvilc.targets.schedules.gemm_plan import PANEL, Plan, balanced_rows, group, tile_width
+from cuvilc.targets.schedules.gemm_plan import (
+    MOST_ROW_TILES,
+    PANEL,
+    Plan,
+    balanced_rows,
+    group,
+    tile_width,
+)
 from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, tile_rows
 from cuvilc.targets.tir import const
 
-_MOST_ROWS = 10  # registers for the panel's scales, zero points and numbers are left
+_MANY_ROWS = 24  # share a panel of floats
+_MOST_ROWS = (
+    10  # where they do not: registers for the panel's scales, zero points and numbers are left
+)
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -42,12 +53,16 @@ def plan_of(region: Region, chip: Chip) -> Plan:
             raise Miss(f"weights in layout {layout!r}")
     leading, k, n = result.shape[:-1], tx.shape[-1], result.shape[-1]
     m, width = product(leading), tile_width(chip, n)
-    rows = min(balanced_rows(m, tile_rows(chip, width)), _MOST_ROWS)
+    rows = balanced_rows(m, tile_rows(chip, width))
+    if not isinstance(m, int) or m < _MANY_ROWS:
+        rows = min(rows, _MOST_ROWS)
     direct = region.argument(x) is not None and not tx.layout
     plan = Plan(
         anchor, x, packed, (), leading, False, False, m, n, k, direct, "packed", rows, width
     )
     group(plan)
+    if isinstance(m, int) and m >= _MANY_ROWS:
+        plan.tile_group = min(-(-m // rows), MOST_ROW_TILES)
     return plan
 
 
@@ -56,9 +71,21 @@ class NBitsGemm(Gemm):
     right: _Panels
 
     def make_right(self) -> Any:
-        return _Panels(self.emitter, self.plan)
+        return _Panels(self.emitter, self.plan, self.lanes)
 
     def _reduce(self, tile: RegisterTile, sets: int) -> None:
+        many = self.right.many
+        if many is True:
+            super()._reduce(tile, sets)
+        elif many is False:
+            self._reduce_packed(tile, sets)
+        else:
+            with self.b.when(many):
+                super()._reduce(tile, sets)
+            with self.b.otherwise():
+                self._reduce_packed(tile, sets)
+
+    def _reduce_packed(self, tile: RegisterTile, sets: int) -> None:
         """Block by block, byte by byte, number by number."""
         right, b = self.right, self.b
         bytes_ = right.block // right.numbers
@@ -78,10 +105,19 @@ class NBitsGemm(Gemm):
 
 
 class _Panels(Right):
-    """A panel's columns: number `number` of byte `at` of each, as a float."""
+    """A panel's columns: number `number` of byte `at` of each, as a float.
 
-    def __init__(self, emitter: Emitter, plan: Plan) -> None:
-        self.emitter, self.plan, self.b = emitter, plan, emitter.builder
+    `many`: whether there are so many rows that they are read from the scratch; a condition where
+    only the run knows.
+    """
+
+    def __init__(self, emitter: Emitter, plan: Plan, lanes: str) -> None:
+        self.emitter, self.plan, self.b, self.lanes = emitter, plan, emitter.builder, lanes
+        m = plan.m
+        self.many: Any = self.b.scalar(m) >= _MANY_ROWS
+        self._floats = (
+            self.b.scratch(plan.k * plan.width, "float32") if self.many is not False else None
+        )
         attrs = ir.attrs(plan.anchor)
         self.bits, self.block = attrs["bits"], attrs["block"]
         self.numbers = 8 // self.bits
@@ -106,6 +142,33 @@ class _Panels(Right):
         within = (panel - whole * share) * self.plan.width if share > 1 else 0
         self._place = b.let(whole * (self.bytes * PANEL) + within)
         self._part = b.let(whole * (self.blocks * PANEL) + within)
+        if self.many is True:
+            self._unpack(width)
+        elif self.many is not False:
+            with b.when(self.many):
+                self._unpack(width)
+
+    def _unpack(self, width: int) -> None:
+        """The panel into scratch."""
+        b, bytes_ = self.b, self.block // self.numbers
+        with b.loop(self.blocks, name="b") as block:
+            self.begin_block(block)
+            with b.loop(bytes_, name="k") as turn:
+                at = b.let(block * bytes_ + turn)
+                for number in range(self.numbers):
+                    place = b.let((at * self.numbers + number) * self.plan.width)
+                    value = self.numbers_of(at, number)
+                    with b.loop(width, self.lanes) as lane:
+                        b.store(self._floats, place + lane, value(lane))
+
+    def begin_tile(self, number: Any, rows: int) -> None:
+        """Nothing is fetched ahead."""
+
+    def begin_step(self, k: Any) -> None:
+        """Row k of the floats is next."""
+
+    def at(self, k: Any, lane: Any) -> Any:
+        return self.b.load(self._floats, k * self.plan.width + lane)
 
     def begin_block(self, block: Any) -> None:
         self._now = self.b.let(self._part + block * PANEL)

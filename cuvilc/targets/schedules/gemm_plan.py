@@ -30,7 +30,7 @@ _PADDING = 16  # floats between packed rows, for the same reason
 COPIES = ("copied", "turned")
 _COPIED_TILES = 2  # tiles of rows: more repay copying a panel of B, whose rows lie far apart
 _MOST_VECTORS = 8  # of sums, where a tile has few rows
-_MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
+MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
 
 
 @dataclass
@@ -263,10 +263,10 @@ def group(plan: Plan) -> None:
         groups = max(1, -(-row_tiles // tiles))
         plan.tile_group = -(-row_tiles // groups)
         if plan.b_kind in ("gather", *COPIES):
-            plan.tile_group = min(row_tiles, max(plan.tile_group, _MOST_ROW_TILES))
+            plan.tile_group = min(row_tiles, max(plan.tile_group, MOST_ROW_TILES))
         plan.panel_group = max(1, min(tiles // plan.tile_group, 8)) if not few_rows else 1
     else:
-        plan.tile_group = min(tiles, _MOST_ROW_TILES)
+        plan.tile_group = min(tiles, MOST_ROW_TILES)
     plan.panel_group = max(plan.panel_group, min(by_bytes, 8))
     if not plan.a_direct:  # each task packs its rows of A again: let more panels share them
         plan.panel_group = max(plan.panel_group, 4)
