@@ -76,6 +76,15 @@ def _limits(dtype: str) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
+def _saturated(k, quotient, zero, dtype: str):
+    """The quotient within the limits less the zero point: before rounding that needs fewer
+    instructions, and the levels are the same.
+    """
+    low, high = (k.let(k.const(v, "float32") - zero) for v in _limits(dtype))
+    quotient = k.let(quotient)
+    return k.min(k.select(k.gt(quotient, low), quotient, low), high)
+
+
 def _adds_zero(dtype: str) -> bool:
     """Whether 0 is added as a zero point. onnx's reference adds none to a float8: -0 stays."""
     return not dtype.startswith("float8")
@@ -129,10 +138,7 @@ class QuantizeLinear:
             if not _adds_zero(dtype):
                 level = k.select(k.eq(zero, k.const(0, "float32")), quotient, level)
             return k.narrow(level, dtype, saturate, "nearest")
-        # Limits less the zero point, before rounding: the same levels in fewer instructions.
-        low, high = (k.let(k.const(v, "float32") - zero) for v in _limits(dtype))
-        quotient = k.let(quotient)
-        level = k.min(k.select(k.gt(quotient, low), quotient, low), high)
+        level = _saturated(k, quotient, zero, dtype)
         return k.cast(k.round_small(level) + k.cast(zero, "int32"), dtype)
 
     samples = (
@@ -205,3 +211,45 @@ class DequantizeLinear:
         sample("float8_e5m2[2,9]", np.float16(0.1), np.array(0, ml_dtypes.float8_e5m2)),
         sample("float6_e3m2fn[3,9]", np.float32(0.3), np.array(1.5, ml_dtypes.float6_e3m2fn)),
     )
+
+
+@op("ai.fake_quantize", traits=("elementwise",))
+class FakeQuantize:
+    """ai.quantize_linear and then ai.dequantize_linear by `y_scale`, as floats; all but x are
+    single numbers.
+
+    round(saturated(x / scale)) · y_scale; the zero point, of bytes, only moves the limits.
+    """
+
+    x: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    y_scale: Tensor
+
+    def shape(x, scale, zero_point, y_scale):
+        need_dtype(zero_point, ("int8", "uint8"), "zero_point")
+        for t, what in ((x, "x"), (scale, "scale"), (y_scale, "y_scale")):
+            need_dtype(t, ("float32",), what)
+        for t in (scale, zero_point, y_scale):
+            need(_is_scalar(t), f"not one number: {spell(t.shape)}")
+        return x
+
+    def reference(x, scale, zero_point, y_scale):
+        zero = float(zero_point.reshape(()))
+        low, high = (v - zero for v in _limits(zero_point.dtype.name))
+        level = np.rint(x.astype(np.float32) / scale.reshape(()).astype(np.float32))
+        return np.where(np.isnan(level), low, np.clip(level, low, high)) * y_scale.reshape(())
+
+    def element(k, i, x, scale, zero_point, y_scale):
+        zero = k.cast(_at(k, zero_point, i, 0, 0), "float32")
+        quotient = k.div(x[i], _at(k, scale, i, 0, 0))
+        level = _saturated(k, quotient, zero, zero_point.type.dtype)
+        return k.round_even(level) * _at(k, y_scale, i, 0, 0)
+
+    samples = (
+        sample("float32[3,5]", np.float32(0.02), np.array(128, np.uint8), np.float32(0.02)),
+        sample(
+            np.array([np.nan, np.inf, -np.inf, 0.5, 1.5, -300], np.float32),
+            np.array([0.5], np.float32), np.array([-7], np.int8), np.float32(3),
+        ),
+    )  # fmt: skip

@@ -13,7 +13,7 @@ _READERS = frozenset(
     f"ai.{n}"
     for n in (
         "quantize_linear", "dequantize_linear", "elemwise_add", "elemwise_sub", "elemwise_mul",
-        "elemwise_div", "maximum", "minimum",
+        "elemwise_div", "maximum", "minimum", "fake_quantize",
     )
 )  # fmt: skip
 _MOST = 8  # numbers that a kernel reads

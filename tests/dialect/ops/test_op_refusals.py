@@ -118,6 +118,11 @@ REFUSALS = [
     ("quantize_linear", ("float32[2,3]", "float32[2]", "int8[2]"), {}, "scale and axis 1 of x"),
     ("quantize_linear", ("float32[3]", "float32[]", "int32[]"), {}, "zero_point must be int8"),
     ("dequantize_linear", ("int8[4]", "float32[3]"), {"axis": 0, "block": 2}, "[2], not [3]"),
+    ("fake_quantize", ("float32[4]", *["float32[]"] * 3), {}, "zero_point must be int8"),
+    (
+        "fake_quantize", ("float32[4]", "float32[4]", "int8[]", "float32[]"), {},
+        "not one number: [4]",
+    ),
 ]  # fmt: skip
 
 

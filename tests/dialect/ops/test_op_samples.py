@@ -77,7 +77,7 @@ def test_elementwise_operations_keep_the_layout(name):
         types = operand_types(sample)
         if any(t.rank != 4 for t in types):
             types = [TensorType((1, 19, 2, 3), t.dtype) for t in types]
-            if name.endswith("quantize_linear"):
+            if name.endswith(("quantize_linear", "fake_quantize")):
                 types[1:] = [TensorType((), t.dtype) for t in types[1:]]
         attrs = {**OPS[name].complete(sample.attrs)}
         if "block" in attrs:

@@ -12,6 +12,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.passes import (
     canonicalize,
     choose_convolutions,
+    float_levels,
     fold_batch_norm,
     fold_constants,
     fuse,
@@ -111,6 +112,24 @@ def _fuse() -> Any:
     return make({"x": "[n,3,4,4]", "r": "[n,4,4,4]"}, body)
 
 
+def _float_levels() -> Any:
+    """Of two sums of levels the first is in one kernel with them."""
+
+    def body(m, x, r):
+        def levels(y: Any, number: int) -> Any:
+            zero = ir.full(number, (), "uint8")
+            q = m.quantize_linear(y, ir.full(0.5), zero)
+            return q, m.dequantize_linear(q, ir.full(0.25), zero)
+
+        _, y = levels(x, 3)
+        shared, z = levels(m.add(y, r), 7)
+        return shared, m.neg(z)
+
+    program = make({"x": "[n,5]", "r": "[n,5]"}, body)
+    run(program, fuse)
+    return program
+
+
 def _require_sizes() -> Any:
     def body(m, x, y):
         z = m.add(x, y)
@@ -130,6 +149,7 @@ CASES = {
     fold_batch_norm: _fold_batch_norm,
     choose_convolutions: _choose_convolutions,
     fuse: _fuse,
+    float_levels: _float_levels,
 }
 
 
