@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
-
 from cuvilc.dialect.dims import Dim
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
@@ -19,17 +17,16 @@ from cuvilc.targets.schedules.microkernel import (
     Epilogue,
     RegisterTile,
     balanced,
+    cut_rows,
     first_of,
     greater,
     lesser,
-    moved_back,
     opaque,
     powers_of_two,
     select,
     split,
     unrolled_steps,
 )
-from cuvilc.targets.tir import as_expr
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -130,23 +127,15 @@ class Gemm:
         back over rows that are computed already, where that costs less.
         """
         plan, b = self.plan, self.b
-        low = b.let(group * (plan.tile_group * plan.rows))
+        low = base = b.let(group * (plan.tile_group * plan.rows))
         high = b.let(lesser(low + plan.tile_group * plan.rows, self.m))
-        base, left = low, b.let(high - low)
-        pieces: list[tuple[int, Any, Callable[[Any], Any]]] = []
-        for size, least in zip(plan.sizes, moved_back(plan.sizes), strict=True):
-            start = b.let(high - left)
-            count = b.let(self.emitter.k.floordiv(left, size)) if size > 1 else left
-            if size > 1:
-                rest = b.let(left - count * size)
-                more = tirx.And(rest >= least, as_expr(self.m) >= size)
-                count = b.let(count + select(more, 1, 0))
-                base = b.let(lesser(base, select(more, self.m - size, base)))
-                left = b.let(select(more, 0, rest))
-            pieces.append((size, count, self._row_of(start, size)))
+        pieces = cut_rows(b, b.let(high - low), plan.sizes, self.m)
+        for piece in pieces:
+            base = b.let(lesser(base, select(piece.beyond, self.m - piece.size, base)))
 
         def rows_of_panel(panel: Any, width: int) -> None:
-            for size, count, row_of in pieces:
+            for size, start, count, _ in pieces:
+                row_of = self._row_of(low + start, size)
                 self._tiles(0, count, size, row_of, panel, width)
 
         self.left.pack_rows(base, high)

@@ -8,7 +8,7 @@ hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import tirx
 
@@ -80,6 +80,38 @@ def moved_back(sizes: Sequence[int]) -> list[int]:
             costs[rows] = min(costs[rows], below) if rows >= size else size + 1
         found.insert(0, least)
     return found
+
+
+class Piece(NamedTuple):
+    """`count` tiles of `size` rows from row `start` on. The last one is larger than what is left
+    where `beyond` holds, a condition.
+    """
+
+    size: int
+    start: Any
+    count: Any
+    beyond: Any
+
+
+def cut_rows(b: KernelBuilder, total: Any, sizes: Sequence[int], most: Any = None) -> list[Piece]:
+    """`total` rows, known only at run time, as tiles of `sizes` rows (see moved_back).
+
+    most: no tile is larger than so many rows. None: any may be larger than what is left.
+    """
+    pieces: list[Piece] = []
+    left = total
+    for size, least in zip(sizes, moved_back(sizes), strict=True):
+        start = b.let(total - left) if pieces else 0
+        if size == 1:
+            pieces.append(Piece(1, start, left, False))
+            break
+        whole = b.let(tirx.floordiv(left, const(size)))
+        rest = b.let(left - whole * size)
+        beyond = rest >= least
+        beyond = b.let(beyond if most is None else tirx.And(beyond, as_expr(most) >= size))
+        pieces.append(Piece(size, start, b.let(whole + select(beyond, 1, 0)), beyond))
+        left = b.let(select(beyond, 0, rest))
+    return pieces
 
 
 def powers_of_two(total: int) -> list[tuple[int, int]]:

@@ -101,9 +101,9 @@ class _Winograd:
         of_panel = plan.weight_points**2 * plan.channels * PANEL
         weights = self.b.let(panel * of_panel + (block - panel * share) * BLOCK)
         self.emitter.call(
-            parts.products(self.chip, rows.size, rows.even, blocks, plan.channels % BLOCK),
+            parts.products(self.chip, rows.size, rows.spread, blocks, plan.channels % BLOCK),
             (self.seen, self.u, self.made),
-            (plan.points, plan.weight_points, rows.low, rows.high, rows.many, weights,
+            (plan.points, plan.weight_points, *rows.range, rows.many, weights,
              plan.channels, self.point_stride, self.block_stride),
         )  # fmt: skip
 
@@ -145,18 +145,19 @@ class _Rows:
 
     def __init__(self, owner: _Winograd, low: Any, high: Any) -> None:
         self.b, plan = owner.b, owner.plan
-        self.low, self.high = low, high
         b, total = self.b, plan.total
         if isinstance(total, int):  # row tiles of two sizes that differ by one, larger ones first
             sizes = balanced(total, plan.rows)
             self.size = sizes[0] if sizes else 1
             self.many = sizes.count(self.size)
             self.first, self.last = b.let(self.row_of(low)), b.let(self.row_of(high))
-            self.even = self.many == len(sizes)
-        else:  # the last one may hold less
-            self.size, self.many, self.even = plan.rows, 0, True
+            self.spread = "even" if self.many == len(sizes) else "uneven"
+            self.range = low, high
+        else:
+            self.size, self.many, self.spread = plan.rows, 0, "open"
             self.first = b.let(low * plan.rows)
             self.last = b.let(lesser(high * plan.rows, b.scalar(total)))
+            self.range = self.first, self.last
 
     def row_of(self, tile: Any) -> Any:
         return tile * self.size - greater(tile - self.many, 0)

@@ -20,9 +20,12 @@ from cuvilc.targets.part import Part, PartBuilder, part
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
+    Piece,
     RegisterTile,
+    cut_rows,
     first_of,
     greater,
+    halvings,
     lesser,
     opaque,
     unrolled_steps,
@@ -40,15 +43,19 @@ def inputs(chip: Chip, tile: int, stride: int) -> Part:
     return part(chip, partial(_inputs, tile, stride), "winograd_inputs", tile, stride)
 
 
-def products(chip: Chip, rows: int, even: bool, blocks: int, rest: int) -> Part:
-    """Multiply row tiles [low, high) of `rows` rows, or from number `many` on of one less unless
-    `even`, with the weights of `blocks` blocks of output channels from `weights` on, `rest` of
-    whose channels are left over. n and k are the points along an axis and those of weights.
+def products(chip: Chip, rows: int, spread: str, blocks: int, rest: int) -> Part:
+    """Multiply rows with the weights of `blocks` blocks of output channels from `weights` on,
+    `rest` of whose channels are left over. n and k are the points along an axis and those of
+    weights. The rows are, by `spread`:
+
+    "even": those of row tiles [low, high) of `rows` rows;
+    "uneven": the same, where from number `many` on a row tile has one less;
+    "open": [low, high), of which there may be any number.
 
     seen, u, made; n, k, low, high, many, weights, channels, point_stride, block_stride.
     """
-    build = partial(_products, rows, even, blocks, rest)
-    return part(chip, build, "winograd_products", rows, int(even), blocks, rest)
+    build = partial(_products, rows, spread, blocks, rest)
+    return part(chip, build, f"winograd_products_{spread}", rows, blocks, rest)
 
 
 def results(chip: Chip, tile: int, stride: int) -> Part:
@@ -143,7 +150,7 @@ def _advance(
 # ---- the products
 
 
-def _products(rows: int, even: bool, blocks: int, rest: int, chip: Chip, symbol: str) -> Any:
+def _products(rows: int, spread: str, blocks: int, rest: int, chip: Chip, symbol: str) -> Any:
     b = PartBuilder(symbol)
     seen, u, made = b.floats("seen", "u", "made")
     n, weight_n, low, high, many = b.indices("n", "weight_n", "low", "high", "many")
@@ -169,16 +176,26 @@ def _products(rows: int, even: bool, blocks: int, rest: int, chip: Chip, symbol:
         across = point - down * n
         return lesser(down, weight_n - 1) * weight_n + lesser(across, weight_n - 1)
 
+    def pieces() -> list[Piece]:
+        """From row `low` on, which lies first."""
+        if spread == "open":  # what lies beyond the last row is nobody's
+            return cut_rows(b, b.let(high - low), halvings(rows))
+        if spread == "even":
+            return [Piece(rows, 0, high - low, False)]
+        middle = b.let(lesser(high, greater(low, many)))
+        first, less = b.let(row_of(low)), b.let(row_of(middle))
+        return [
+            Piece(rows, 0, middle - low, False),
+            Piece(rows - 1, less - first, high - middle, False),
+        ]
+
+    cut = pieces()
     with b.loop(b.let(n * n), name="e") as point:
         base = b.let(weights + weight(point) * of_point)
-        start = b.let(point * point_stride)
-        middle = high if even else b.let(lesser(high, greater(low, many)))
-        with b.loop(middle - low, name="m") as i:
-            tile(rows, b.let(start + i * (rows * BLOCK)), base)
-        if not even:
-            first = b.let(row_of(low))
-            with b.loop(high - middle, start=middle, name="m") as i:
-                tile(rows - 1, b.let(start + (row_of(i) - first) * BLOCK), base)
+        place = b.let(point * point_stride)
+        for size, start, count, _ in cut:
+            with b.loop(count, name="m") as i:
+                tile(size, b.let(place + (start + i * size) * BLOCK), base)
     return b.finish()
 
 
