@@ -9,6 +9,7 @@ is one entry of the page table. (docs/adr/011-huge-pages.md)
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import BinaryIO
 
 HUGE_PAGE = 2 << 20  # bytes: x86-64, and AArch64 with pages of 4 KiB
@@ -20,12 +21,13 @@ class BlockWriter:
     """Appends to a file in calls that begin and end at multiples of HUGE_PAGE, without a copy.
 
     `file` is open for writing and has a descriptor; its position is the end only after `flush`.
-    What is given to `write` must not change before that.
+    What is given to `write` must not change before that. `told` hears up to where the file is
+    written.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, told: Callable[[int], None] = lambda end: None) -> None:
         file.flush()
-        self._file, self._end = file, file.tell()
+        self._file, self._end, self._told = file, file.tell(), told
         self._pending: list[memoryview] = []
         self._pending_bytes = 0
 
@@ -56,6 +58,7 @@ class BlockWriter:
                     break
             written = os.pwritev(self._file.fileno(), pieces, self._end)
             self._drop(written)
+            self._told(self._end)
             size_bytes -= written
 
     def _drop(self, size_bytes: int) -> None:

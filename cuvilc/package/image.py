@@ -23,6 +23,7 @@ from cuvilc.package.plan import Adaptable, Buffer, BufferKind, Level, Plan, Port
 from cuvilc.package.weights import WeightsAhead, WeightsSummary, WeightsWriter
 
 INT64_MAX = 2**63 - 1
+Stored = tuple[dict[str, int], WeightsSummary]  # offsets by key
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,13 @@ class ImageWriter:
         self._file, self._plan, self._base = file, plan, file.tell()
         self._tables = _Tables(plan, features)
         self._offsets = _offsets(self._tables.sizes())
-        self._stored: tuple[dict[str, int], WeightsSummary] | None = None
+        self.weights_at = self._base + self._offsets[Section.WEIGHTS]
+        self.stored: Stored | None = None
 
-    def store(self, weights: WeightsAhead) -> None:
-        """Write the weights. Nothing else of the file is touched."""
-        self._file.seek(self._base + self._offsets[Section.WEIGHTS])
-        self._stored = _store_weights(self._file, self._plan, weights)
+    def store(self, weights: WeightsAhead, told: Callable[[int], None] = lambda end: None) -> None:
+        """Write the weights. Nothing else of the file is touched. `told`: see BlockWriter."""
+        self._file.seek(self.weights_at)
+        self.stored = _store_weights(self._file, self._plan, weights, told)
 
     def finish(
         self,
@@ -74,10 +76,19 @@ class ImageWriter:
         adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
     ) -> ImageSummary:
         """Write everything else."""
-        assert self._stored is not None, "weights are stored first"
-        file, plan, base = self._file, self._plan, self._base
-        tables, offsets = self._tables, self._offsets
-        stored, summary = self._stored
+        assert self.stored is not None, "weights are stored first"
+        return self.write_rest(self._file, self.stored, metadata, adapters)
+
+    def write_rest(
+        self,
+        file: BinaryIO,
+        weights: Stored,
+        metadata: Callable[[WeightsSummary], bytes],
+        adapters: Callable[[bytes], Sequence[bytes]] = lambda base: (),
+    ) -> ImageSummary:
+        """Write everything but the weights, which lie, or will lie, as `weights` says."""
+        plan, base, tables, offsets = self._plan, self._base, self._tables, {**self._offsets}
+        stored, summary = weights
         data = tables.encode(stored)
         identity = fingerprint(plan.adaptable, summary.sha256) if plan.adaptable else b""
         data[Section.LORA] = form.LORA.pack(identity, plan.hidden_inputs) if plan.adaptable else b""
@@ -145,8 +156,8 @@ def weight_order(plan: Plan) -> list[str]:
 
 
 def _store_weights(
-    file: BinaryIO, plan: Plan, weights: WeightsAhead
-) -> tuple[dict[str, int], WeightsSummary]:
+    file: BinaryIO, plan: Plan, weights: WeightsAhead, told: Callable[[int], None]
+) -> Stored:
     """Write the weights that the plan uses; their offsets by key."""
     for buffer in plan.buffers:
         key = buffer.place
@@ -156,7 +167,7 @@ def _store_weights(
             message = f"weight `{key}`: {size_bytes} bytes, the plan says {buffer.bytes}"
             raise fail(BAD_PLAN, message)
     # Only adapters ask for the weights' own hash; the file has one that covers them.
-    writer = WeightsWriter(file, hashed=bool(plan.adaptable))
+    writer = WeightsWriter(file, hashed=bool(plan.adaptable), told=told)
     stored = {key: writer.add(weights.take(key)) for key in weight_order(plan)}
     return stored, writer.finish()
 

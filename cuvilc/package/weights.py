@@ -110,15 +110,26 @@ class _Hasher:
         return self._hash.hexdigest()
 
 
+def places_if_all_differ(sizes: Mapping[str, int]) -> tuple[dict[str, int], WeightsSummary]:
+    """The offset of each weight, by its bytes, if no two of them are equal."""
+    places, end = dict[str, int](), 0
+    for key, size_bytes in sizes.items():
+        places[key] = end + -end % WEIGHT_ALIGN
+        end = places[key] + size_bytes
+    return places, WeightsSummary("", end, len(places))
+
+
 class WeightsWriter:
     """Appends weights to `file`, on disk, open for reading and writing, from its position on.
 
-    `hashed`: the section's own hash is wanted.
+    `hashed`: the section's own hash is wanted. `told`: see BlockWriter.
     """
 
-    def __init__(self, file: BinaryIO, hashed: bool = False) -> None:
+    def __init__(
+        self, file: BinaryIO, hashed: bool = False, told: Callable[[int], None] = lambda end: None
+    ) -> None:
         self._file = file
-        self._blocks = BlockWriter(file)
+        self._blocks = BlockWriter(file, told)
         self._start = file.tell()
         self._size_bytes = 0
         self._hasher = _Hasher() if hashed else None

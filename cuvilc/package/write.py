@@ -82,17 +82,17 @@ def write_package(
                 begun.close()
                 linked.replace(library)
                 begun, ahead = None, stack.enter_context(_ahead(plan, weights))
-            text = partial(_text, plan, complete)
+            text, sha256_known = partial(_text, plan, complete), ""
             try:
                 if begun is not None:
-                    begun.finish(linked.read_bytes(), text, adapters)
+                    sha256_known = begun.finish(linked.read_bytes(), text, adapters)
                     linked.unlink()
                 elif ahead is not None:
                     _append_image(library, plan, ahead, features, text, adapters)
             except ElfError as error:
                 message = f"the linked library cannot carry the image: {error}"
                 raise fail(BAD_LIBRARY, message) from error
-            _finish(staging, complete)
+            _finish(staging, complete, {library.name: sha256_known})
     return complete
 
 
@@ -158,20 +158,25 @@ def _text(plan: Plan, metadata: Metadata, stored: WeightsSummary) -> bytes:
     return artifact.canonical(metadata)
 
 
-def _finish(staging: Path, metadata: Metadata) -> None:
-    """Write the metadata file, with the hash of every other; all of them are on disk afterwards."""
+def _finish(staging: Path, metadata: Metadata, known: Mapping[str, str]) -> None:
+    """Write the metadata file, with the hash of every other; all of them are on disk afterwards.
+
+    `known`: hashes by name, "" where there is none yet.
+    """
     files = sorted(staging.iterdir())
     with ThreadPoolExecutor(1, "sync") as pool:  # the disk is busy while the hashes are computed
         synced = pool.submit(sync, files)
-        metadata["files"] = {p.name: _file_info(p) for p in files}
+        metadata["files"] = {p.name: _file_info(p, known.get(p.name, "")) for p in files}
         synced.result()
     description = staging / artifact.METADATA_FILE
     description.write_bytes(artifact.canonical(metadata))
     sync([description, staging])
 
 
-def _file_info(path: Path) -> FileInfo:
+def _file_info(path: Path, known: str) -> FileInfo:
     """Of a file that nobody else writes: it is hashed where the page cache has it, uncopied."""
     size_bytes = path.stat().st_size
+    if known:
+        return {"sha256": known, "bytes": size_bytes}
     with path.open("rb") as file, mmap(file.fileno(), size_bytes, access=ACCESS_READ) as content:
         return {"sha256": sha256(content).hexdigest(), "bytes": size_bytes}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from cuvilc.artifact import read_package
 from cuvilc.diagnostics import CuvilError
 from cuvilc.package import begun as module
-from cuvilc.package.begun import begun
+from cuvilc.package.begun import Begun, begun
+from cuvilc.package.plan import Buffer, BufferKind, Plan
 from cuvilc.package.runtime_source import feature_bits
 from cuvilc.package.weights import LazyWeight, Weights
 from cuvilc.package.write import write_package
@@ -20,8 +23,11 @@ from cuvilc.package.write import write_package
 from .helpers import scale_metadata, scale_object, scale_plan, scale_weights, stub_runtime
 
 
-def write(path: Path, weights: Weights | None = None, ahead: bool = True) -> Any:
-    plan, weights = scale_plan(), scale_weights() if weights is None else weights
+def write(
+    path: Path, weights: Weights | None = None, ahead: bool = True, plan: Plan | None = None
+) -> Any:
+    plan = plan or scale_plan()
+    weights = scale_weights() if weights is None else weights
     with ExitStack() as stack:
         made = None
         if ahead:
@@ -71,6 +77,45 @@ def test_a_library_that_is_larger_than_its_room(
     write(tmp_path / "b.cuvil")
     assert contents(tmp_path / "a.cuvil") == contents(tmp_path / "b.cuvil")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.cuvil", "b.cuvil"]
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_the_file_is_hashed_while_it_is_written(tmp_path: Path, equal: bool) -> None:
+    """Also where two weights are equal, which is only known when both have been made."""
+    size_bytes = 20 << 20
+    sizes = [size_bytes, 100, size_bytes, 16]
+    plan = replace(
+        scale_plan(),
+        buffers=[b if b.kind != BufferKind.WEIGHT else replace(b, place="w3", bytes=16)
+                 for b in scale_plan().buffers]
+        + [Buffer(BufferKind.WEIGHT, n, f"w{i}") for i, n in enumerate(sizes)],
+    )  # fmt: skip
+
+    def slow(i: int) -> LazyWeight:
+        def make() -> np.ndarray[Any, Any]:
+            time.sleep(0.05)
+            return np.full(sizes[i], 7 if equal else i, np.uint8)
+
+        return LazyWeight(sizes[i], make)
+
+    weights: Weights = {f"w{i}": slow(i) for i in range(len(sizes))}
+    known: list[str] = []
+
+    class Told(Begun):
+        def finish(self, *arguments: Any) -> str:
+            known.append(super().finish(*arguments))
+            return known[0]
+
+    for path in (tmp_path / "a.cuvil", tmp_path / "b.cuvil"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "Begun", Told)
+            written = write(path, weights, plan=plan)
+    assert [bool(sha256) for sha256 in known] == [not equal] * 2
+    package = read_package(tmp_path / "a.cuvil", check=True)
+    assert package.metadata["weights"]["count"] == 4 - equal
+    assert contents(tmp_path / "a.cuvil") == contents(tmp_path / "b.cuvil")
+    size = written["files"]["model.so"]["bytes"]
+    assert (2 - equal) * size_bytes < size < (2 - equal) * size_bytes + (1 << 20)
 
 
 def test_a_weight_that_cannot_be_made_leaves_all_as_it_was(tmp_path: Path) -> None:
