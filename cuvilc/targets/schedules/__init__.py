@@ -24,6 +24,7 @@ from cuvilc.targets.schedules import (
     lora_shrink,
     pool,
     reduction,
+    relayout,
     resize,
     rnn,
     rows,
@@ -66,6 +67,7 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("top_k", special_top_k.schedule),
     ("suppression", special_suppression.schedule),
     ("tree", tree.schedule),
+    ("relayout", relayout.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )
