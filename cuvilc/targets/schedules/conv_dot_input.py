@@ -16,6 +16,7 @@ from cuvilc.targets.schedules.conv_dot_plan import Plan, reach
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis
 from cuvilc.targets.schedules.dot_rounding import Rounding
 from cuvilc.targets.schedules.gemm_plan import PANEL
+from cuvilc.targets.schedules.interleave import MOST_PLANES, VECTOR, interleave
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque
 
 _SLACK = 32  # bytes after a row: a vector's end, a group's end
@@ -180,6 +181,34 @@ class Patch:
         if plan.groups > 1:
             first = first + group * plan.channels
         source = b.let(first * plane + ih * b.scalar(plan.width.size))
-        with b.loop(count, name="w") as w, b.loop(plan.channels, name="c") as c:
-            value = b.load(self.x, source + c * plane + w)
-            self.k.store(self.buffer, to + w * plan.channels + c, value, self.dtype)
+
+        def columns(start: Any, count: Any) -> None:
+            with b.loop(count, start=start, name="w") as w, b.loop(plan.channels, name="c") as c:
+                value = b.load(self.x, source + c * plane + w)
+                self.k.store(self.buffer, to + w * plan.channels + c, value, self.dtype)
+
+        def vectors() -> None:
+            whole = self.k.floordiv(count, VECTOR)
+            with b.loop(whole if isinstance(whole, int) else b.let(whole), name="w") as i:
+                self._planes(source + i * VECTOR, plane, to + i * (VECTOR * plan.channels))
+            done = whole * VECTOR
+            columns(done, count - done)
+
+        vectors() if self._interleaves else columns(0, count)
+
+    @property
+    def _interleaves(self) -> bool:
+        """Whether the input's planes are few and need no rounding that is slow."""
+        narrow = str(self.x.dtype) == str(self.buffer.dtype)
+        return self.plan.channels <= MOST_PLANES and (narrow or self.rounding.fast)
+
+    def _planes(self, source: Any, plane: Any, to: Any) -> None:
+        """VECTOR columns of all channels."""
+        b, planes, bits = self.b, self.plan.channels, 8 * self.plan.dots.item
+        rows, at, stride = self.x, source, plane
+        if str(self.x.dtype) != str(self.buffer.dtype):
+            rows, at, stride = b.local(planes * VECTOR, self.dtype), 0, VECTOR
+            for c in range(planes):
+                place = source + c * plane
+                self.rounding.store(rows, c * VECTOR, partial(self._channel, place))
+        interleave(b, planes, bits, (rows, at, stride), (self.buffer, to))

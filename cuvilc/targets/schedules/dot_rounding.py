@@ -16,19 +16,19 @@ VECTOR = 16  # elements: a block of channels, a step of gemm_operands.py's packi
 
 
 class Rounding:
-    """Stores vectors in one instruction where the chip has it, else as any value is stored."""
+    """Stores vectors in one instruction where the chip has it (`fast`), else as any value."""
 
     def __init__(self, emitter: Emitter, chip: Chip, dots: Dots, lanes: str = "vectorized") -> None:
         self.b, self.k, self.dots, self.lanes = emitter.builder, emitter.k, dots, lanes
         text = chip.dots.get(dots.rounds, "")
-        self._one = bool(text) and chip.lanes == VECTOR
-        if self._one:
+        self.fast = bool(text) and chip.lanes == VECTOR
+        if self.fast:
             self.b.llvm(dots.rounds, text)
 
     def store(self, buffer: Buffer, at: Any, value: Callable[[Any], Any]) -> None:
         """`value(lane)` of VECTOR lanes into elements of the buffer from `at` on."""
         b = self.b
-        if not self._one:
+        if not self.fast:
             with b.loop(VECTOR, self.lanes) as lane:
                 self.k.store(buffer, at + lane, value(lane), self.dots.left)
             return
