@@ -256,7 +256,7 @@ def package_bytes(report: BuildReport) -> int:
 
 def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool) -> None:
     for name, text in report.texts.items():
-        out.text(f"// {name}\n{text}" if len(report.texts) > 1 or request.dump_after else text)
+        out.asked(f"// {name}\n{text}" if len(report.texts) > 1 or request.dump_after else text)
     if request.dry_run:
         _show_plan(report.summary, out)
         if "lora" in report.summary:

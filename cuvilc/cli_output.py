@@ -44,6 +44,11 @@ class Output:
         if not self.json and not self.quiet:
             print(text)
 
+    def asked(self, text: str) -> None:
+        """A result that was asked for by an option of its own: `--quiet` hides others."""
+        if not self.json:
+            print(text)
+
     def wrapped(self, text: str) -> None:
         """A result of many words, within the width; what follows is indented under the second
         column of lines such as `  rank     8`.
