@@ -144,8 +144,7 @@ def test_emit_prints_a_form_and_packs_nothing(
     result = cuvilc.ok("build", model, "--emit", form, "--cpu", "x86-64-v3")
     assert word in result.out
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
-    quiet = cuvilc.ok("build", model, "--emit", form, "--cpu", "x86-64-v3", "-q")
-    assert quiet.out == result.out
+    assert word in cuvilc.ok("build", model, "--emit", form, "--cpu", "x86-64-v3", "-q").out
 
 
 def test_dumps(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
