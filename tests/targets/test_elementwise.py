@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -242,3 +244,13 @@ def test_strided_values_and_conditions_of_outer_loops(turned, chip):
     x = "11,19,23" if turned == "guarded" else "11,23,19"
     types = [tensor(x), tensor("11,23,19"), tensor("12,19,23"), tensor("1,23,19")]
     check(program_of(types, body), chip, elementwise.schedule)
+
+
+def test_rows_inside_a_padding_are_moved_in_vectors() -> None:
+    """That a row lies inside is proved once for a piece, not asked of each element."""
+    before, after = (0, 0, 3, 3), (0, 0, 2, 3)
+    program = program_of(
+        [tensor("1,6,20,56")], lambda x: ir.build("ai.pad", x, before=before, after=after)
+    )
+    assembly = check(program, V4, elementwise.schedule).assembly()
+    assert re.search(r"vmovups\s+[-0-9]*\(%r[^)]*\), %zmm", assembly)

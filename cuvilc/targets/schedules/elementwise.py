@@ -224,7 +224,8 @@ def _emit_row(
     emitter: Emitter, piece: Piece, row: Any, start: Any, length: Any, chip: Chip, vector: bool
 ) -> None:
     """The innermost loop: from `start`, `length` elements of row number `row`."""
-    values = outer_values(emitter, piece.digits, piece.loops[:-1], row)
+    asks = bool(piece.report.decisions)
+    values = outer_values(emitter, piece.digits, piece.loops[:-1], row, bounded=asks)
     inner = piece.loops[-1]
     parts = [(start, length)]
     limits = piece.report.limits.get(inner)
@@ -244,9 +245,12 @@ def _emit_row(
 
 
 def outer_values(
-    emitter: Emitter, digits: list[Digit], loops: Sequence[int], row: Any
+    emitter: Emitter, digits: list[Digit], loops: Sequence[int], row: Any, bounded: bool = False
 ) -> dict[int, Any]:
-    """Values of the outer loops' digits from their row-major number."""
+    """Values of the outer loops' digits from their row-major number.
+
+    bounded: conditions ask for them, which what is known of their bounds may decide.
+    """
     b, k = emitter.builder, emitter.k
     values: dict[int, Any] = {}
     for place, n in enumerate(reversed(loops)):
@@ -256,6 +260,8 @@ def outer_values(
         else:
             values[n] = b.let(k.mod(row, extent))
             row = b.let(k.floordiv(row, extent))
+        if bounded:
+            values[n] = b.bounded(values[n], extent)
     return values
 
 
