@@ -180,6 +180,23 @@ def test_long_lines_sorted(axis, dtype):
             compare(program, {"x0": x}, V3, special_top_k.schedule)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "uint8", "int64"])
+@pytest.mark.parametrize("order", ["drawn", "rising", "falling"])
+def test_few_of_long_lines(order, dtype):
+    rng = np.random.default_rng(0)
+    for largest in (True, False):
+        for k, n in ((1, 300), (7, 64), (50, 777)):
+            attrs = {"k": k, "axis": 1, "largest": largest}
+            program = build("ai.top_k", [tensor(f"3,{n}", dtype)], attrs)
+            x = rng.integers(0, 200, (3, n)).astype(numpy_dtype(dtype))
+            if order != "drawn":
+                x = np.sort(x, 1)[:, :: 1 if order == "rising" else -1]
+            if "float" in dtype:
+                x[0, n // 2], x[1, -1], x[2, 5] = np.nan, np.inf, -np.inf
+            for chip in (V3, V4):
+                compare(program, {"x0": x}, chip, special_top_k.schedule)
+
+
 def test_lines_of_open_length_sorted():
     program = build("ai.top_k", [tensor("2,n")], {"k": parse("n"), "axis": 1})
     check(program, V4, special_top_k.schedule, [{"n": n} for n in (0, 1, 2, 3, 50, 500)])

@@ -18,9 +18,13 @@ from cuvilc.dialect.ir import Operation
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled
 from cuvilc.targets.schedules import special_sort
-from cuvilc.targets.schedules.special_common import argument, lone, unravel
+from cuvilc.targets.schedules.elementwise_loops import sweep
+from cuvilc.targets.schedules.reduction_fold import Fold
+from cuvilc.targets.schedules.special_common import argument, lone, register_elements, unravel
 from cuvilc.targets.schedules.special_sort import Top
 from cuvilc.targets.tir import const
+
+_VECTORS = 4  # of a group
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -32,7 +36,10 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     axis = ir.attrs(anchor)["axis"]
     outside = (*shape[:axis], *shape[axis + 1 :])
     sorts = special_sort.pays(shape[axis], ir.attrs(anchor)["k"])
-    top = special_sort.Sorted(emitter, anchor) if sorts else _Heap(emitter, anchor)
+    width = register_elements(chip, ir.type_of(anchor.operands[0]).dtype)
+    if axis != len(shape) - 1:
+        width = 1  # neighbours along the axis lie apart
+    top = special_sort.Sorted(emitter, anchor) if sorts else _Heap(emitter, anchor, width)
     with emitter.builder.tasks() as t:
         index = unravel(emitter, t, outside)
         top.line(lambda i: (*index[:axis], i, *index[axis:]))
@@ -40,10 +47,15 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 class _Heap(Top):
-    """The heap lies in scratch: keys, and int64 indices."""
+    """The heap lies in scratch: keys, and int64 indices.
 
-    def __init__(self, emitter: Emitter, anchor: Operation) -> None:
+    Once it is full, elements are looked at in groups of vectors of `width`: few groups have one
+    that is better than the root.
+    """
+
+    def __init__(self, emitter: Emitter, anchor: Operation, width: int) -> None:
         super().__init__(emitter, anchor)
+        self.width = width
         room = ir.attrs(anchor)["k"] + 1  # room for one even if k = 0
         self.keys, self.indices = self.b.scratch(room, self.dtype), self.b.scratch(room, "int64")
 
@@ -58,12 +70,34 @@ class _Heap(Top):
             place = b.let(half - 1 - i)
             self._sift(place, size, b.let(self._key(place)), b.let(b.load(self.indices, place)))
         with b.when(size > const(0)):
-            with b.loop(b.let(self.extent - size)) as i:
-                key = self.key(self.x[at(size + i)])
-                with b.when(key > self._key(const(0))):
-                    self._sift(const(0), size, key, size + i)
+            self._rest(at, size)
             with b.loop(size) as n:
                 self._emit_worst(at, b.let(size - 1 - n))
+
+    def _rest(self, at: Any, size: Any) -> None:
+        """Elements from number `size` on take the root's place where they are better."""
+        b, group = self.b, self.width * _VECTORS
+
+        def one(i: Any) -> None:
+            key = self.key(self.x[at(i)])
+            with b.when(key > self._key(const(0))):
+                self._sift(const(0), size, key, i)
+
+        done = size
+        if self.width > 1:
+            groups = b.let(tirx.floordiv(self.extent - size, const(group)))
+            with b.loop(groups) as n:
+                start = b.let(size + n * group)
+                fold = Fold(self.k, "max", self.dtype, self.width, _VECTORS)
+                sweep(
+                    self.emitter, start, group, self.width, _VECTORS,
+                    lambda i, place: fold.add(place, self.key(self.x[at(i)])),
+                )  # fmt: skip
+                with b.when(fold.total() > self._key(const(0))), b.loop(group) as i:
+                    one(b.let(start + i))
+            done = b.let(size + groups * group)
+        with b.loop(b.let(self.extent - done)) as i:
+            one(b.let(done + i))
 
     def _key(self, place: Any) -> Any:
         return self.b.load(self.keys, place)
