@@ -302,7 +302,7 @@ def images() -> Made:
                 "GridSample", feed(1, 32, 64, 64), feed(1, 64, 64, 2, low=-1, high=1), mode=mode
             ),
         )
-    yield "AffineGrid 256x256", lambda: op("AffineGrid", feed(1, 2, 3), given([1, 3, 256, 256]))
+    yield "AffineGrid 2x256x256", lambda: op("AffineGrid", feed(2, 2, 3), given([2, 3, 256, 256]))
     yield (
         "RoiAlign 64 rois 64x50x50",
         lambda: op(

@@ -33,7 +33,8 @@ from benchmarks.report import exit_code
 
 LIMIT = 1.2
 # The largest difference: of floats over the largest magnitude, of 8 bits in steps.
-ERRORS = {"float16": 4e-3, "float32": 2e-4, "float64": 1e-9}
+# (Onnxruntime's Fourier transform of 1000 points is itself off by 3e-4.)
+ERRORS = {"float16": 4e-3, "float32": 5e-4, "float64": 1e-9}
 PAUSE_S = 0.005
 
 
