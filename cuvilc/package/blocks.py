@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 HUGE_PAGE = 2 << 20  # bytes: x86-64, and AArch64 with pages of 4 KiB
-_PENDING_BYTES = 8 * HUGE_PAGE
+_PENDING_BYTES = 4 * HUGE_PAGE
 _PIECES = 1000  # of one call; Linux takes 1024
 
 
