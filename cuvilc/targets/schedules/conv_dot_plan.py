@@ -18,7 +18,8 @@ from cuvilc.targets.schedules.gemm_dot import kind_of
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, balanced
 
-_TASK_FLOPS = 8e6  # about 20 us
+_TASK_FLOPS = 8e6  # of bytes, about 20 us; others take as much longer as they are
+_TASKS = 8  # at least, so that threads end together, while a task is an eighth of that or more
 
 
 @dataclass
@@ -99,7 +100,7 @@ def _group(plan: Plan) -> None:
     known = count if isinstance(count, int) else USUAL_WIDTH
     unit_flops = max(2 * known * plan.unit_blocks * BLOCK * plan.channels * taps, 1)
     per_group = plan.unit_count // plan.groups if plan.groups > 1 else plan.unit_count
-    rows = max(1, round(_TASK_FLOPS / unit_flops))
+    rows = max(1, round(_task_flops(plan) / unit_flops))
     if plan.direct:
         plan.units = max(1, min(per_group, rows // 4))
     else:  # as many as can share what a task copies, which each further row makes more
@@ -114,3 +115,10 @@ def _group(plan: Plan) -> None:
         plan.rows = min(-(-even // plan.tile_rows) * plan.tile_rows, plan.height.count)
     else:
         plan.rows = min(rows, 8)
+
+
+def _task_flops(plan: Plan) -> float:
+    """Of a task, about."""
+    most = _TASK_FLOPS / plan.dots.item
+    total = plan.flops
+    return min(most, max(total / _TASKS, most / 8)) if isinstance(total, int) else most

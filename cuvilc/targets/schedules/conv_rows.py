@@ -21,6 +21,7 @@ from cuvilc.targets.schedules.microkernel import RegisterTile, lesser, opaque, s
 # About 10 us of vector operations a task, at two operands from cache each.
 _TASK_VECTORS = 20_000
 _USUAL_WIDTH = 56
+_FEW_PARTS = 8
 
 
 def cut_rows(height: Dim, width: Dim, taps: int, chip: Chip, channels: int) -> tuple[int, int]:
@@ -32,7 +33,10 @@ def cut_rows(height: Dim, width: Dim, taps: int, chip: Chip, channels: int) -> t
     groups = max(1, -(-height // rows))
     blocks = -(-channels // BLOCK)
     together = min(max(1, rows // max(height, 1)), blocks) if groups == 1 else 1
-    return max(1, -(-height // groups)), max(1, -(-blocks // -(-blocks // together)))
+    parts = -(-blocks // together)
+    if parts % 2 and 1 < parts < min(_FEW_PARTS, blocks):
+        parts += 1  # for two threads to end together
+    return max(1, -(-height // groups)), max(1, -(-blocks // parts))
 
 
 class WindowRows:
