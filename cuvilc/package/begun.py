@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 from threading import Condition, Event
 
@@ -113,12 +113,18 @@ class Begun:
     def _sha256(self, weights_end: int) -> str:
         """Of the file, which is complete but for weights: read as far as they are written."""
         digest, done = sha256(), 0
-        with mmap(self.file.fileno(), 0, access=ACCESS_READ) as content:
-            while done < len(content) and not self._abandoned.is_set():
-                end = self._readable(done, weights_end, len(content))
-                with memoryview(content) as whole:
-                    digest.update(whole[done:end])
-                done = end
+        descriptor = self.file.fileno()
+        size_bytes = os.fstat(descriptor).st_size
+        while done < size_bytes and not self._abandoned.is_set():
+            end = self._readable(done, weights_end, size_bytes)
+            low = done - done % ALLOCATIONGRANULARITY
+            # Where the page cache has it, uncopied, and no more at once than it takes.
+            with (
+                mmap(descriptor, end - low, access=ACCESS_READ, offset=low) as content,
+                memoryview(content)[done - low :] as piece,
+            ):
+                digest.update(piece)
+            done = end
         return digest.hexdigest()
 
     def _readable(self, done: int, weights_end: int, size_bytes: int) -> int:
