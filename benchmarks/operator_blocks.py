@@ -13,14 +13,17 @@ Made = Iterator[tuple[str, Callable[[], Node]]]
 
 
 def recurrent() -> Made:
-    def cell(name: str, gates: int, steps: int, batch: int, x: int, h: int, both: bool = False):
+    def cell(
+        name: str, gates: int, steps: int, batch: int, x: int, h: int, both: bool = False,
+        open_axes: tuple[int, ...] = (),
+    ):  # fmt: skip
         ways = 1 + both
         more = {"direction": "bidirectional"} if both else {}
         if name == "GRU":
             more["linear_before_reset"] = 1
         return lambda: op(
             name,
-            feed(steps, batch, x, low=-1, high=1),
+            feed(steps, batch, x, low=-1, high=1, open_axes=open_axes),
             const(ways, gates * h, x),
             const(ways, gates * h, h, low=-1, high=1),
             const(ways, 2 * gates * h),
@@ -37,6 +40,11 @@ def recurrent() -> Made:
         yield f"{name} both ways batch 8 96 to 48", cell(name, gates, 50, 8, 96, 48, True)
         yield f"{name} 1 step batch 1 256 to 512", cell(name, gates, 1, 1, 256, 512)
         yield f"{name} 20 steps batch 64 32 to 64", cell(name, gates, 20, 64, 32, 64)
+        for batch in (1, 4, 16):
+            yield (
+                f"{name} open steps and batch {batch} 64 to 128",
+                cell(name, gates, 50, batch, 64, 128, open_axes=(0, 1)),
+            )
 
 
 def attentions() -> Made:

@@ -159,6 +159,20 @@ def test_gru_reset_of_rows_together(linear_before_reset, biased, chip):
     check(program, chip, rnn.schedule)
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@on_chips
+@on_layers
+def test_open_batches_go_together_where_there_are_enough(name, direction, chip):
+    count = 2 if direction == "bidirectional" else 1
+    given = {"ai.lstm": ("Sigmoid", "Tanh", "Tanh"), "ai.gru": ("Sigmoid", "Tanh")}
+    attrs: dict[str, Any] = {"hidden": 18, "direction": direction}
+    attrs["activations"] = given.get(name, ("Tanh",)) * count
+    types = _types(name, 18, 11, count)
+    program = program_of(types, lambda *a: ir.build(name, *a, **attrs))
+    sizes = [{"t": t, "b": b} for t, b in ((5, 1), (5, 3), (3, 4), (4, 4), (0, 9), (5, 9))]
+    check(program, chip, rnn.schedule, sizes)
+
+
 def test_rows_with_lengths_stay_apart():
     types = _static([*_types("ai.gru", 18, 11), tensor("b", "int32")], t=9, b=5)
     program = program_of(types, lambda *a: ir.build("ai.gru", *a, hidden=18))

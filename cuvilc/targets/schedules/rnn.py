@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import ceildiv
+from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled
 from cuvilc.targets.schedules import rnn_tiles
@@ -21,9 +23,31 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     time, batch, width = ir.type_of(anchor.operands[0]).shape
     rows = rnn_tiles.rows_of(region, anchor)
     emitter = Emitter(region, name)
-    layer = rnn_tiles.Tiled(emitter, chip, anchor, rows) if rows else Layer(emitter, chip, anchor)
-    with layer.b.tasks() as t:
-        layer.task(t)
-    tasks = layer.directions * ceildiv(batch, max(rows, 1))
-    flops = tasks * time * (2 * layer.gates * layer.hidden * (width + layer.hidden))
-    return layer.emitter.finish("rnn", tasks, flops)
+    tasks: Dim = _whole_batch(emitter, chip, anchor, rows, batch)
+    directions = ir.type_of(anchor.operands[1]).shape[0]
+    gates, hidden = GATES[anchor.name], ir.attrs(anchor)["hidden"]
+    flops = directions * batch * time * (2 * gates * hidden * (width + hidden))
+    return emitter.finish("rnn", tasks, flops)
+
+
+def _whole_batch(emitter: Emitter, chip: Chip, anchor: Any, rows: int, batch: Dim) -> Dim:
+    """Emit the tasks; returns how many."""
+    b = emitter.builder
+    if rows and isinstance(batch, int):
+        tiled = rnn_tiles.Tiled(emitter, chip, anchor, rows)
+        with b.tasks() as t:
+            tiled.task(t)
+        return tiled.directions * ceildiv(batch, rows)
+    single = Layer(emitter, chip, anchor)
+    if not rows:
+        with b.tasks() as t:
+            single.task(t)
+        return single.directions * batch
+    tiled = rnn_tiles.Tiled(emitter, chip, anchor, rows)
+    with b.tasks() as t:
+        enough = tiled.enough()
+        with b.when(enough):
+            tiled.task_of_row(t)
+        with b.otherwise():
+            single.task(t)
+    return tiled.directions * batch

@@ -19,7 +19,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region
 from cuvilc.targets.schedules import rnn_cells
 from cuvilc.targets.schedules.gemm_plan import at_dtype
-from cuvilc.targets.schedules.microkernel import RegisterTile, balanced, lesser, tile_rows
+from cuvilc.targets.schedules.microkernel import RegisterTile, balanced, lesser, split, tile_rows
 from cuvilc.targets.schedules.rnn_layer import Layer
 from cuvilc.targets.schedules.special_common import argument
 from cuvilc.targets.schedules.transpose_block import transpose_block
@@ -27,20 +27,26 @@ from cuvilc.targets.tir import KernelBuilder, as_expr, const
 
 Part = tuple[int, Callable[[int, Any], Any]]  # W or R, and what a row has at k
 _MOST_ROWS = 8  # of a task: more would leave few tasks
+_OPEN_ROWS = 4  # of a task, where only the run knows the batch: fewer rows go one by one
 _MOST_BYTES = 16 << 20  # of packed weights, of which each thread has its own
 _LEAST_STEPS = 16  # rows and steps that share a packed element: fewer do not repay packing
 _VECTORS = 8  # of sums in a row of a tile, at most
 
 
 def rows_of(region: Region, anchor: Any) -> int:
-    """How many rows of the batch a task takes; 0 where each is better by itself."""
+    """How many rows of the batch a task takes; 0 where each is better by itself.
+
+    Where only the run knows how many there are: where there are so many.
+    """
     shapes = [ir.type_of(v).shape for v in list(anchor.operands)[:3]]
     (time, batch, _), weights = shapes[0], product(shapes[1]) + product(shapes[2])
-    if not isinstance(batch, int) or not isinstance(weights, int) or batch < 2:
+    if not isinstance(weights, int) or (isinstance(batch, int) and batch < 2):
         return 0
     if len(anchor.operands) > 4 and not _whole(anchor.operands[4]):
         return 0
-    rows = balanced(batch, _MOST_ROWS)[0] if batch != _MOST_ROWS else _MOST_ROWS // 2
+    rows = _OPEN_ROWS
+    if isinstance(batch, int):
+        rows = balanced(batch, _MOST_ROWS)[0] if batch != _MOST_ROWS else _MOST_ROWS // 2
     shared = rows * time if isinstance(time, int) else _LEAST_STEPS
     directions = shapes[1][0]
     small = weights * 4 <= _MOST_BYTES * (directions if isinstance(directions, int) else 1)
@@ -83,12 +89,24 @@ class Tiled(Layer):
     # ---- the loops
 
     def task(self, t: Any) -> None:
-        b, k = self.b, self.k
-        blocks = -(-self.batch // self.rows)
-        block, self.direction = t, const(0)
-        if self.directions == 2:
-            self.direction = b.let(k.floordiv(t, blocks))
-            block = b.let(k.mod(t, blocks))
+        self._run(*split(self.emitter, t, -(-self.batch // self.rows)))
+
+    def task_of_row(self, t: Any) -> None:
+        """A task for each row, as Layer has them: the first ones have work."""
+        b = self.b
+        blocks = b.let(self.k.floordiv(self.batch + (self.rows - 1), self.rows))
+        row, direction = split(self.emitter, t, self.batch)
+        with b.when(row < blocks):
+            self._run(row, direction)
+
+    def enough(self) -> Any:
+        """Whether so many rows and steps are there."""
+        steps = -(-_LEAST_STEPS // self.rows)
+        return tirx.And(as_expr(self.batch) >= self.rows, as_expr(self.time) >= steps)
+
+    def _run(self, block: Any, direction: Any) -> None:
+        b = self.b
+        self.direction = direction if self.directions == 2 else const(0)
         self.first_row = b.let(lesser(block * self.rows, self.batch - self.rows))
         self.length = as_expr(self.time)
         for operand in (1, 2):
