@@ -50,6 +50,14 @@ def test_channels(channels: int, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("strides", [(1, 1), (1, 2)])
+@pytest.mark.parametrize("sizes", [(2, 9), (3, 5), (23, 9), (41, 112)])
+def test_rows_in_pairs(sizes: Any, strides: Any, chip: Any) -> None:
+    for kernel, pads in (((3, 3), (1, 1, 1, 1)), ((2, 3), (0, 1, 0, 0)), ((3, 1), (2, 0, 0, 0))):
+        check(depthwise((1, 20, *sizes), kernel, strides, pads), chip, schedule)
+
+
+@on_chips
 @pytest.mark.parametrize(
     "geometry",
     [

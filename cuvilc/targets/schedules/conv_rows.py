@@ -16,7 +16,7 @@ from cuvilc.targets.region import Emitter, Region
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of, column, dynamic_taps
-from cuvilc.targets.schedules.microkernel import RegisterTile, lesser, opaque, split
+from cuvilc.targets.schedules.microkernel import RegisterTile, greater, lesser, opaque, split
 
 # About 10 us of vector operations a task, at two operands from cache each.
 _TASK_VECTORS = 20_000
@@ -66,8 +66,12 @@ class WindowRows:
     def _block_groups(self) -> Dim:
         return ceildiv(self.blocks, self.block_count)
 
-    def emit(self, tile: Callable[[Any, int, Taps], None]) -> None:
-        """`tile(first pixel, width, taps)` as in conv_taps.over_row."""
+    def emit(
+        self, tile: Callable[[Any, int, Taps], None], pair: Callable[[Any], None] | None = None
+    ) -> None:
+        """`tile(first pixel, width, taps)` as in conv_taps.over_row; `pair(where input begins)`
+        makes two whole rows all of whose taps along H are inside, where the height is known.
+        """
         b, height = self.b, self.height
         plane = b.scalar(height.size) * self.row
         with b.tasks() as t:
@@ -79,11 +83,36 @@ class WindowRows:
             last = lesser(first + self.block_count, b.scalar(self.blocks))
             with b.loop(last - first, start=first, name="c") as self.block:
                 image = b.let((self.image * b.scalar(self.blocks) + self.block) * plane)
-                with b.loop(high - low, start=low, name="h") as oh:
-                    self.oh = oh
-                    self._first, self._last = dynamic_taps(self.emitter, height, oh)
-                    self._start = b.let(image + (oh * height.stride - height.pad) * self.row)
-                    over_row(self.emitter, self.width, self.pixels, tile, alike=True)
+
+                def rows(low: Any, high: Any) -> None:
+                    with b.loop(high - low, start=low, name="h") as oh:
+                        self._begin(image, oh)
+                        over_row(self.emitter, self.width, self.pixels, tile, alike=True)
+
+                if pair is None:
+                    rows(low, high)
+                    return
+                top, end = self._inner_rows()
+                above = b.let(lesser(greater(low, top), high))
+                pairs = b.let(self.emitter.k.floordiv(greater(lesser(high, end) - above, 0), 2))
+                rows(low, above)
+                with b.loop(pairs, name="h") as i:
+                    self._begin(image, b.let(above + i * 2))
+                    pair(self._start)
+                rows(b.let(above + pairs * 2), high)
+
+    def _begin(self, image: Any, oh: Any) -> None:
+        height = self.height
+        self.oh = oh
+        self._first, self._last = dynamic_taps(self.emitter, height, oh)
+        self._start = self.b.let(image + (oh * height.stride - height.pad) * self.row)
+
+    def _inner_rows(self) -> tuple[int, int]:
+        """[first, end) of output rows all of whose taps are inside."""
+        height = self.height
+        assert isinstance(height.count, int)
+        inner = [i for i in range(height.count) if len(height.taps(i)) == height.kernel]
+        return (inner[0], inner[-1] + 1) if inner else (height.count, height.count)
 
     def tap_rows(self) -> Any:
         """A loop over the taps along H that lie inside."""
@@ -131,7 +160,7 @@ class ChannelWindows:
         height, width = axes_of(x.shape, shape, kernel, ir.attrs(anchor))
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
-        self.anchor, self.channels = anchor, channels
+        self.anchor, self.channels, self.chip = anchor, channels, chip
         self.x = self.emitter.argument(anchor.operands[0])
         self.store = ChannelStore(self.emitter, anchor, channels, vectorize)
         cut = cut_rows(height.count, width.count, height.kernel * width.kernel, chip, channels)

@@ -219,3 +219,20 @@ def tile_groups(axis: Axis, most: int, alike: bool) -> list[tuple[int, list[int]
         return width, [axis.taps(start + p) for p in range(width)] if alike else ()
 
     return [(width, [start for start, _ in same]) for (width, _), same in groupby(tiles, kind)]
+
+
+def columns_of(
+    axis: Axis, first: int, width: int, outside: bool = False
+) -> list[tuple[int, dict[int, int]]]:
+    """Input columns of a tile of a known size, [(column, {tap along W: pixel})]: those inside where
+    a tile at `first` has them, unless `outside`. Columns count from the tile's first tap.
+    """
+    assert isinstance(axis.size, int)
+    found: dict[int, dict[int, int]] = {}
+    start = first * axis.stride - axis.pad
+    for p in range(width):
+        for tap in range(axis.kernel):
+            place = p * axis.stride + tap * axis.dilation
+            if outside or 0 <= start + place < axis.size:
+                found.setdefault(place, {})[tap] = p
+    return sorted(found.items())

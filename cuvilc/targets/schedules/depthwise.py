@@ -14,9 +14,18 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_plan import check_places, check_types
 from cuvilc.targets.schedules.conv_rows import ChannelWindows
-from cuvilc.targets.schedules.conv_taps import Step, Taps
+from cuvilc.targets.schedules.conv_taps import Step, Taps, columns_of, tile_groups
 from cuvilc.targets.schedules.conv_window import BLOCK
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, lesser, named
+from cuvilc.targets.schedules.microkernel import (
+    RegisterTile,
+    anchor_of,
+    lesser,
+    named,
+    opaque,
+)
+
+_WEIGHTS = 9  # most vectors of weights that stay in registers
+_RESERVED = 3  # registers for inputs
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -49,9 +58,49 @@ class _Depthwise(ChannelWindows):
     def build(self) -> Scheduled:
         weights = self.anchor.operands[1]
         self.w, self.w_dtype = self.emitter.argument(weights), ir.type_of(weights).dtype
-        self.rows.emit(self._tile)
+        self.rows.emit(self._tile, self._pair if self._shares() else None)
         flops = self.tap_count() * (2 * self.channels) * self.rows.images
         return self.emitter.finish("depthwise", self.rows.tasks, flops)
+
+    def _shares(self) -> bool:
+        """Whether two output rows read the same input rows, in registers that suffice."""
+        rows, chip = self.rows, self.chip
+        fits = chip.lanes == BLOCK and rows.height.kernel * rows.width.kernel <= _WEIGHTS
+        alike = rows.height.stride == rows.height.dilation == 1 < rows.height.kernel
+        static = rows.height.is_static and rows.width.is_static
+        return self.dtype == "float32" and fits and alike and static and rows.row_count > 1
+
+    def _pair(self, start: Any) -> None:
+        """Two output rows: each input element is read once, weights stay in registers."""
+        b, rows, axis = self.b, self.rows, self.rows.width
+        taps = rows.height.kernel * axis.kernel
+        most = (self.chip.registers - taps - _RESERVED) // 2
+        for width, starts in tile_groups(axis, most, True):
+            with b.loop(len(starts), name="w") as i:
+                ow = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
+                tile = RegisterTile(b, 2 * width, BLOCK)
+                at = b.let(rows.input(start, ow))
+                for place, uses in columns_of(axis, starts[0], width):
+                    self._column(tile, opaque(b, at + place * BLOCK), uses, width)
+                line, column = rows.oh, ow
+
+                def place_of(p: Any, line: Any = line, ow: Any = column, w: int = width) -> Any:
+                    row = self.k.floordiv(p, w)
+                    return line + row, ow + (p - row * w)
+
+                self.store.tile(tile, rows.image, rows.block, 1, place_of)
+
+    def _column(self, tile: RegisterTile, at: Any, uses: dict[int, int], width: int) -> None:
+        """What the input elements of one column add to both rows; `uses`: {tap along W: pixel}."""
+        b, kernel = self.b, self.rows.height.kernel
+        for row in range(kernel + 1):
+            with b.loop(BLOCK, "vectorized") as lane:
+                value = b.let(self.load(at + row * self.rows.row + lane))
+                for kw, p in uses.items():
+                    for out in (0, 1):
+                        if 0 <= row - out < kernel:
+                            weight = self._weight(self._weights(row - out, kw) + lane, lane)
+                            tile.add(out * width + p, lane, value * weight)
 
     def _weights(self, kh: Any, kw: Any) -> Any:
         height, width = self.rows.height, self.rows.width

@@ -26,7 +26,7 @@ from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_plan import check_places
 from cuvilc.targets.schedules.conv_rows import cut_rows
 from cuvilc.targets.schedules.conv_store import ChannelStore
-from cuvilc.targets.schedules.conv_taps import tile_groups
+from cuvilc.targets.schedules.conv_taps import columns_of, tile_groups
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
 from cuvilc.targets.schedules.dot_tile import (
     LaneTile,
@@ -272,10 +272,8 @@ class _DotDepthwise:
             for p in range(rows * width):
                 store_lanes(b, tile.memory, p, lanes_of(sums, p // width))
         begin = b.let(ow * (axis.stride * BLOCK) - axis.pad * BLOCK)
-        for place, uses in sorted(_uses(axis, width).items()):
+        for place, uses in columns_of(axis, first, width, self.zero is not None):
             inside = 0 <= first * axis.stride - axis.pad + place < axis.size
-            if not inside and self.zero is None:
-                continue
             for group in range(plan.groups(rows)):
                 column = self._column(inputs, group, begin + place * BLOCK) if inside else None
                 for n, (mine, row, kw) in enumerate(self.weights):
@@ -302,12 +300,3 @@ class _DotDepthwise:
 
         pixels = self.store.pixels(oh, ow)
         self.store.tile(tile, image, block, 1, place, line=width)
-
-
-def _uses(axis: Axis, width: int) -> dict[int, dict[int, int]]:
-    """For each column of a tile: {tap along W: pixel}."""
-    found: dict[int, dict[int, int]] = {}
-    for p in range(width):
-        for tap in range(axis.kernel):
-            found.setdefault(p * axis.stride + tap * axis.dilation, {})[tap] = p
-    return found
