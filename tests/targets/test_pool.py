@@ -54,6 +54,20 @@ def test_max(size: Any, geometry: Any, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@GEOMETRY
+@SIZE
+def test_max_of_bytes(size: Any, geometry: Any, dtype: str, chip: Any) -> None:
+    attrs = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    attrs |= geometry
+    pads = attrs.pop("pads")
+    attrs |= {"pads_begin": pads[:2], "pads_end": pads[2:]}
+    x = TensorType((2, 24, *size), dtype, "NCHW16c")
+    program = program_of([x], lambda x: ir.build("ai.max_pool", x, **attrs))
+    check(program, chip, schedule, SIZES)
+
+
+@on_chips
 @pytest.mark.parametrize("include", [False, True])
 @GEOMETRY
 @SIZE

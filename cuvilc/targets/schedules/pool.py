@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from cuvilc.dialect import ir
+from cuvilc.dialect.ops.integer import BYTES
+from cuvilc.dialect.ops.reduce import least
+from cuvilc.dialect.types import numpy_dtype
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import pool_global
-from cuvilc.targets.schedules.conv_plan import check_types
+from cuvilc.targets.schedules.conv_plan import check_places, check_types
 from cuvilc.targets.schedules.conv_rows import ChannelWindows
 from cuvilc.targets.schedules.conv_taps import Step, Taps
 from cuvilc.targets.schedules.conv_window import BLOCK
@@ -21,7 +24,9 @@ from cuvilc.targets.tir import as_expr
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
-    """ai.max_pool, ai.avg_pool, or ai.reduce_mean over H and W, with an elementwise epilogue."""
+    """ai.max_pool, of bytes too, ai.avg_pool, or ai.reduce_mean over H and W, with an elementwise
+    epilogue.
+    """
     anchor = anchor_of(region, "ai.max_pool", "ai.avg_pool", "ai.reduce_mean")
     if anchor.name == "ai.reduce_mean":
         pool_global.check(region, anchor)
@@ -34,7 +39,10 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     channels = x.shape[1]
     if not isinstance(channels, int):
         raise Miss("channels known only at run time")
-    check_types(region, anchor, x, None, result)
+    if anchor.name == "ai.max_pool" and x.dtype in BYTES:
+        check_places(region, anchor, x, None, result)
+    else:
+        check_types(region, anchor, x, None, result)
     kernel = ir.attrs(anchor)["kernel"]
     return vectorized(
         lambda vector: _Pool(region, chip, name, anchor, kernel, channels, vector).build()
@@ -44,7 +52,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 class _Pool(ChannelWindows):
     def build(self) -> Scheduled:
         self.is_max = self.anchor.name == "ai.max_pool"
-        self.outside = float("-inf") if self.is_max else 0.0
+        self.dtype = ir.type_of(self.anchor.operands[0]).dtype
+        self.outside = least(numpy_dtype(self.dtype)) if self.is_max else 0.0
         self.rows.emit(self._tile)
         flops = self.tap_count() * self.channels * self.rows.images
         return self.emitter.finish("pool", self.rows.tasks, flops)
@@ -61,7 +70,7 @@ class _Pool(ChannelWindows):
 
     def _tile(self, ow: Any, width: int, taps: Taps) -> None:
         b, rows = self.b, self.rows
-        tile = RegisterTile(b, width, BLOCK, start=self.outside)
+        tile = RegisterTile(b, width, BLOCK, start=self.outside, dtype=self.dtype)
 
         def nest(inner: Callable[[Step], None]) -> None:
             with rows.tap_rows() as kh:
