@@ -373,16 +373,6 @@ class KernelBuilder:
         """Let simplification know that the variable is in [0, extent)."""
         self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(const(0), as_expr(extent)))
 
-    def bounded(self, value: Any, extent: Any) -> PrimExpr:
-        """Name an index of which simplification shall know that it is in [0, extent).
-
-        A `Bind`, other than `let`: simplifiers see the value behind it.
-        """
-        made = var(f"d{self._next()}")
-        self.bind(made, extent)
-        self.emit(tirx.Bind(made, as_expr(value)))
-        return made
-
     def zero(self, extent: Dim) -> PrimExpr:
         """An index that is 0, of which simplification knows only that it is in [0, extent)."""
         found = self._zeros.get(extent)

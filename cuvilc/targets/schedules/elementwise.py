@@ -30,7 +30,7 @@ from cuvilc.targets.schedules.elementwise_access import (
     split,
 )
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
-from cuvilc.targets.tir import as_expr, const
+from cuvilc.targets.tir import KernelBuilder, as_expr, const, var
 
 TASK_ELEMENTS = 4096
 _MOST_PIECES = 8
@@ -261,8 +261,19 @@ def outer_values(
             values[n] = b.let(k.mod(row, extent))
             row = b.let(k.floordiv(row, extent))
         if bounded:
-            values[n] = b.bounded(values[n], extent)
+            values[n] = _bounded(b, values[n], extent)
     return values
+
+
+def _bounded(b: KernelBuilder, value: Any, extent: Any) -> Any:
+    """The index, of which simplification knows that it is in [0, extent).
+
+    By a `Bind`, other than `let`: simplifiers see the value behind it.
+    """
+    made = var("d")
+    b.bind(made, extent)
+    b.emit(tirx.Bind(made, as_expr(value)))
+    return made
 
 
 def _store(emitter: Emitter, piece: Piece, values: dict[int, Any]) -> None:
