@@ -102,3 +102,23 @@ def test_nan_wins():
         for name in ("ai.reduce_max", "ai.reduce_min"):
             body = lambda v, name=name: ir.build(name, v, axes=axes, keepdims=False)  # noqa: B023, E731
             compare(program_of([tensor("40,50")], body), {"x0": x}, V3, reduction.schedule)
+
+
+@pytest.mark.parametrize("shape", ["3,5,7,7", "2,3,14,14", "4,9,1,6", "2,3,33,5"])
+@on_chips
+def test_axes_that_lie_one_in_the_other_are_one_loop(shape, chip):
+    """Also behind a value that broadcasts along one of them, and where they do not."""
+    t = tensor(shape)
+    height, width = t.shape[2:]
+    for axes in ((2, 3), (1, 2, 3), (1, 3)):
+        for other in (f"{height},{width}", f"1,{width}", f"{height},1"):
+
+            def body(x, y, axes=axes):
+                made = ir.build("ai.elemwise_mul", x, y)
+                return ir.build("ai.reduce_sum", made, axes=axes, keepdims=False)
+
+            check(program_of([t, tensor(other)], body), chip, reduction.schedule)
+        plain = program_of(
+            [t], lambda x, a=axes: ir.build("ai.reduce_max", x, axes=a, keepdims=True)
+        )
+        check(plain, chip, reduction.schedule)

@@ -8,8 +8,8 @@ folds for itself ("across").
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
@@ -59,6 +59,8 @@ class _Plan:
     axes: tuple[int, ...]
     digits: list[Digit]  # of the reduced axes, numbered by their place in `axes`
     along: bool = False
+    direct: bool = False  # the operand is an argument
+    groups: list[list[int]] = field(default_factory=list)  # digits that one loop goes over
 
     @staticmethod
     def of(region: Region, anchor: Any) -> _Plan:
@@ -69,6 +71,8 @@ class _Plan:
         else:
             axes = tuple(attrs["axes"]) if "axes" in attrs else (attrs["axis"],)
         plan = _Plan(anchor, axes, [Digit(n, shape[a]) for n, a in enumerate(axes)])
+        plan.direct = region.argument(anchor.operands[0]) is not None
+        plan.groups = [[n] for n in range(len(axes))]
         plan._study(region)
         return plan
 
@@ -97,8 +101,39 @@ class _Plan:
         last = max((n for n, d in enumerate(self.digits) if d.extent != 1), default=0)
         ones = [a.steps[len(kept) + last] for a in loads]
         easy = [isinstance(s, int) and s in (0, 1) for s in ones]
+        self._group([(a.steps[len(kept) :], a.guarded) for a in loads])
         many = all if self.anchor.name == _PRODUCT else any
         self.along = many(easy) and any(isinstance(s, int) and s == 1 for s in ones)
+
+    def _group(self, loads: list[tuple[Sequence[Any], bool]]) -> None:
+        """Let one loop go over axes that lie one in the other wherever they are read."""
+        for n in reversed(range(len(self.axes) - 1)):
+            extent = self.digits[n + 1].extent
+            together = isinstance(extent, int) and all(
+                not guarded and steps[n] is not None and steps[n] == steps[n + 1] * extent
+                for steps, guarded in loads
+                if isinstance(steps[n + 1], int)
+            )
+            known = all(isinstance(steps[n + 1], int) for steps, _ in loads)
+            if loads and together and known and self.axes[n] + 1 == self.axes[n + 1]:
+                self.groups[n : n + 2] = [self.groups[n] + self.groups[n + 1]]
+
+    def places(self, k: Any, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """The digits of the groups' numbers. Where the operand lies in memory, the last digit may
+        go beyond its extent: that is the same place.
+        """
+        found: list[Any] = []
+        for group, number in zip(self.groups, flat, strict=True):
+            if self.direct:
+                found += [0] * (len(group) - 1) + [number]
+                continue
+            digits: list[Any] = []
+            for n in reversed(group[1:]):
+                extent = self.digits[n].extent
+                digits.insert(0, k.mod(number, extent))
+                number = k.floordiv(number, extent)
+            found += [number, *digits]
+        return tuple(found)
 
     def term(self, emitter: Emitter) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
         """x's element at an index of the result and one of the reduced axes."""
@@ -221,9 +256,13 @@ def _row_value(emitter: Emitter, plan: _Plan, width: int) -> Term:
     def folded(how: str, dtype: str, value: Callable[[tuple[Any, ...]], Any]) -> Any:
         unroll = 4 if width > 1 else 1
         fold = Fold(k, how, dtype, width, unroll)
-        *outer, inner = (b.scalar(d.extent) for d in plan.digits)
+        extents = [product([plan.digits[n].extent for n in group]) for group in plan.groups]
+        *outer, inner = (b.scalar(d) for d in extents)
         with b.loops(outer) as r:
-            sweep(emitter, 0, inner, width, unroll, lambda i, at: fold.add(at, value((*r, i))))
+            sweep(
+                emitter, 0, inner, width, unroll,
+                lambda i, at: fold.add(at, value(plan.places(k, (*r, i)))),
+            )  # fmt: skip
         return fold.total()
 
     def load(index: tuple[Any, ...]) -> Any:
