@@ -9,8 +9,9 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
-from cuvilc.targets.region import Miss
+from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.gemm import schedule
+from cuvilc.targets.schedules.gemm_plan import plan_of
 from cuvilc.targets.schedules.microkernel import moved_back
 from tests.targets.kernel_harness import V3, V4, check, program_of
 from tests.targets.samples import on_chips
@@ -179,6 +180,22 @@ def test_prologue_and_several_results(m: Any, chip: Any) -> None:
 def test_narrow_storage(dtype: str, chip: Any) -> None:
     program = product(t(9, 40, dtype=dtype), t(40, 36, dtype=dtype, layout="pack1_32"))
     check(program, chip, schedule)
+
+
+@pytest.mark.parametrize(
+    ("rows", "b", "wanted"),
+    [
+        (8, t(70, 8, layout="pack1_32"), 16),
+        (8, t(70, 40, layout="pack1_32"), 16),
+        (50, t(70, 40), 16),
+        (50, t(70, 60), 32),
+    ],
+)
+def test_few_columns_take_half_a_panel(rows: int, b: TensorType, wanted: int) -> None:
+    program = product(t(rows, 70), b)
+    with program:
+        plan = plan_of(Region.of(program, program.function("main")), V4)
+    assert (plan.last_width, plan.width) == (wanted, 32)
 
 
 def test_wide_vectors_are_used() -> None:

@@ -108,8 +108,11 @@ class Plan:
         n = self.n if isinstance(self.n, int) else 0
         left = n % self.width
         half = self.width // 2
-        whole = self.width == PANEL if self.b_kind == "packed" else self.b_kind in COPIES
-        return half if whole and 0 < left <= half < n else self.width
+        if self.b_kind == "packed":
+            halved = self.width == PANEL
+        else:
+            halved = self.b_kind in COPIES and half < n  # it begins earlier
+        return half if halved and 0 < left <= half else self.width
 
     @property
     def sizes(self) -> list[int]:
