@@ -23,6 +23,7 @@ COMPILE_FLAGS = (
 LINK_FLAGS = (
     "-shared", "-s", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-z,noexecstack",
     "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--hash-style=gnu", "-Wl,--as-needed",
+    "-Wl,-soname,model.so",  # else a program linked with it would need it at the path given then
 )  # fmt: skip
 LIBRARIES = ("-lm", "-pthread")
 _EXPORTS = "{ global: cuvil_*; local: *; };\n"

@@ -1,7 +1,7 @@
 /* Run a compiled model on raw little-endian files, or on zeros, and print the first values of each
  * result.
  *
- *     ./run NAME.cuvil/model.so [INPUT.bin | -]...     "-": zeros
+ *     ./run NAME.cuvil [INPUT.bin | -]...     "-": zeros
  *
  * Dynamic axes take their lowest size above 0.
  */
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     cuvil_tensor_info info;
     cuvil_tensor tensor;
     if (argc < 2)
-        fail("usage", "run NAME.cuvil/model.so [INPUT.bin | -]...");
+        fail("usage", "run NAME.cuvil [INPUT.bin | -]...");
     const char *problem = cuvil_dl_load(&api, argv[1]);
     if (problem != NULL)
         fail("cannot load", problem);

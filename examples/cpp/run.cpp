@@ -1,7 +1,7 @@
 // Run a compiled model of float32 inputs and outputs on ones, and print the first values of each
 // result.
 //
-//     c++ -std=c++17 -O2 -I ../../runtime/include run.cpp -o run && ./run NAME.cuvil/model.so
+//     c++ -std=c++17 -O2 -I ../../runtime/include run.cpp -o run && ./run NAME.cuvil
 //
 // With a second argument, of a package built with --lora swap: as that adapter makes it.
 #include <algorithm>
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
 {
     try {
         if (argc != 2 && argc != 3) {
-            std::cerr << "usage: run NAME.cuvil/model.so [ADAPTER]\n";
+            std::cerr << "usage: run NAME.cuvil [ADAPTER]\n";
             return 2;
         }
         run(argv[1], argc == 3 ? argv[2] : nullptr);

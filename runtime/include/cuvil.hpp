@@ -1,6 +1,6 @@
 // The C API for C++17: objects that free themselves, errors as exceptions.
 //
-//     cuvil::Model model("resnet18.cuvil/model.so");
+//     cuvil::Model model("resnet18.cuvil");
 //     cuvil::Context context = model.context();
 //     context.set_input(0, pixels.data(), {1, 3, 224, 224});
 //     context.run();

@@ -1,7 +1,7 @@
 /* Load a model.so at run time and find the functions of cuvil.h in it.
  *
  *     cuvil_api api;
- *     const char *problem = cuvil_dl_load(&api, "resnet18.cuvil/model.so");
+ *     const char *problem = cuvil_dl_load(&api, "resnet18.cuvil");
  *     if (problem == NULL) { api.open(NULL, &model); ... cuvil_dl_unload(&api); }
  *
  * Several models may be loaded at once, each by its own cuvil_api. With a glibc older than 2.34,
@@ -11,7 +11,9 @@
 #define CUVIL_DL_H
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cuvil.h"
 
@@ -48,16 +50,26 @@ static inline void cuvil_dl_unload(cuvil_api *api)
     api->library = NULL;
 }
 
-/* NULL on success, else what is wrong (valid until this thread's next dl call). A path without a
- * slash is looked up like any library; write "./model.so" for one in the current folder. A file that
- * was replaced while the old one is loaded needs another spelling of its path ("././model.so"): the
- * linker goes by names. */
+/* dlopen of a file: dlopen itself looks for a name without a slash among the system's libraries. */
+static inline void *cuvil_dl_open(const char *path)
+{
+    char place[4096];
+    struct stat status;
+    int folder = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    int length = snprintf(place, sizeof place, "%s%s%s", strchr(path, '/') == NULL ? "./" : "",
+                          path, folder ? "/model.so" : "");
+    return dlopen(length > 0 && length < (int)sizeof place ? place : path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* NULL on success, else what is wrong (valid until this thread's next dl call). `path` is a model.so,
+ * or the folder NAME.cuvil that holds one. A file that was replaced while the old one is loaded needs
+ * another spelling of its path ("././model.so"): the linker goes by names. */
 static inline const char *cuvil_dl_load(cuvil_api *api, const char *path)
 {
     void *symbol;
     const char *problem = NULL;
     memset(api, 0, sizeof *api);
-    api->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    api->library = cuvil_dl_open(path);
     if (api->library == NULL)
         return dlerror();
 #define CUVIL_FIND(name)                                \

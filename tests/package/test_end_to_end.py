@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,38 @@ def test_the_library_needs_the_c_library_alone(package: Path) -> None:
     needed = {line.split("[")[1][:-1] for line in output.splitlines() if "(NEEDED)" in line}
     assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
     assert "TEXTREL" not in output
+
+
+APP = """
+#include <stdio.h>
+#include "cuvil.h"
+
+int main(void)
+{
+    cuvil_model *model;
+    if (cuvil_open(NULL, &model))
+        return 1;
+    printf("%d inputs\\n", cuvil_input_count(model));
+    cuvil_close(model);
+    return 0;
+}
+"""
+
+
+def test_a_program_linked_with_a_model_starts_anywhere(package: Path, tmp_path: Path) -> None:
+    """Built by the lines of the C example's README, then moved."""
+    place, moved = tmp_path / "app", tmp_path / "moved"
+    place.mkdir()
+    (place / "app.c").write_text(APP)
+    shutil.copytree(package, place / "NAME.cuvil")
+    readme = (RUNTIME.parent / "examples" / "c" / "README.md").read_text()
+    lines = [x for x in readme.splitlines() if x.endswith("-o app") or x.startswith("cp ")]
+    script = " && ".join(lines).replace("../../runtime", str(RUNTIME))
+    subprocess.run(script, shell=True, cwd=place, check=True)
+    shutil.rmtree(place / "NAME.cuvil")
+    place.rename(moved)
+    assert len(lines) == 2
+    assert subprocess.check_output([moved / "app"], cwd="/", text=True) == "1 inputs\n"
 
 
 def test_packages_for_another_machine_link(tmp_path: Path) -> None:

@@ -224,6 +224,12 @@ def test_c_example(library, tmp_path):
         [program, library, DRIVER.parent / "none"], capture_output=True, text=True
     )
     assert (short.returncode, "cannot be read" in short.stderr) == (1, True)
+    for path in (library.parent, "model.so", "."):  # a folder, and a name without a slash
+        command = [str(program), str(path)]
+        assert subprocess.check_output(command, text=True, cwd=library.parent) == zeros
+    for path in ("none.so", "a" * 5000, str(tmp_path)):
+        failed = subprocess.run([program, path], capture_output=True, text=True)
+        assert (failed.returncode, "cannot load: " in failed.stderr) == (1, True)
 
 
 def values(text: str, name: str) -> list[float]:
