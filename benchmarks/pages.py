@@ -25,7 +25,7 @@ SECTIONS = {
     "--peers cuvil-bf16 openvino",
     "busy": "busy.py --peers all --rounds 5 --seconds 0.3 --quiet 1",
     "zoo": "zoo.py --rounds 3 --seconds 0.1 --quiet 1",
-    "operators": "operators.py",
+    "operators": "operators.py --rounds 3 --seconds 0.02",
     "roofline": "roofline.py",
     "techniques": "techniques.py",
 }
