@@ -154,6 +154,14 @@ def test_transposed_operands(chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [5, 9, 20])
+def test_transposed_columns_of_less_than_a_vector(n: int, dtype: str, chip: Any) -> None:
+    a, b = (t(2, rows, 23, dtype=dtype) for rows in (19, n))
+    check(product(a, b, transpose_b=True), chip, schedule)
+
+
+@on_chips
 def test_every_size_symbolic(chip: Any) -> None:
     sizes = [
         {"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (5, 33, 7), (29, 64, 5), (15, 20, 64))

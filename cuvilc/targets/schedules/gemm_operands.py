@@ -188,7 +188,8 @@ class Right:
 
     def _turn(self, column: Any, width: int) -> None:
         """`width` columns from `column` on, which lie as rows, into scratch."""
-        b, far, side = self.b, self.plan.width, self.plan.side
+        b, far = self.b, self.plan.width
+        side = min(self.plan.side, width)  # half a panel may be less than a vector
         matrix = self.emitter.argument(self.plan.b)
         first = b.let(self._task + column * self.k)
         squares = self.emitter.k.floordiv(self.k, side)
