@@ -38,6 +38,9 @@ def check_feeds(
 ) -> list[np.ndarray]:
     """The arrays in the model's order. CUV604, CUV605, CUV606."""
     names = [p.name for p in ports]
+    if not isinstance(feeds, Mapping):
+        message = f"inputs come by name, not as {type(feeds).__name__}"
+        raise fail(WRONG_NAMES, message, place=place)
     for name in feeds:
         if name not in names:
             listed = ", ".join(f"`{n}`" for n in names)

@@ -73,6 +73,8 @@ class Context:
     ) -> dict[str, np.ndarray]:
         """As `Model.run`."""
         library, handle = self._library, self.handle
+        if out is not None and type(out) is not dict:
+            check_names(self._ports[1], out, "output", library.place)
         arrays = input_arrays(self._ports[0], feeds, library.place)  # alive until the run is over
         for i, argument in enumerate(self._inputs):
             if argument.describe(arrays[i]):

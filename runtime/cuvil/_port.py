@@ -75,7 +75,7 @@ class Port:
         """The value as a contiguous array of this input's dtype, without a copy where possible."""
         array = value if isinstance(value, np.ndarray) else self._convert(value)
         if array.dtype != self.dtype:
-            self._check_dtype(array.dtype)
+            self._check_dtype(array.dtype, value)
         flags = array.flags
         return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
@@ -121,7 +121,7 @@ class Port:
                 self._hint(),
                 error,
             )
-        help = f"np.asarray(value, np.{self.dtype})"
+        help = f"np.asarray(value, {self._numpy_dtype()})"
         self.fail("CUV604", f"input `{self.name}` is of type {kind}, not an array", help)
 
     def _hint(self) -> str:
@@ -130,7 +130,8 @@ class Port:
             hint += f", {self.dtype_name} as its bits (`x.view(torch.{RAW[self.dtype_name][0]})`)"
         return hint
 
-    def _check_dtype(self, dtype: np.dtype[Any]) -> None:
+    def _check_dtype(self, dtype: np.dtype[Any], value: Any = None) -> None:
+        """`value`: the input that has it, None for an output."""
         if dtype.name in RAW.get(self.dtype_name, ()):
             return
         order = "" if dtype.isnative else "byte-swapped "
@@ -138,18 +139,43 @@ class Port:
             "CUV605",
             f"{self._role} `{self.name}` is {order}{dtype.name}, "
             f"the model declares {self.dtype_name}",
-            f"`{self.name}.astype(np.{self.dtype})` converts" if self._role == "input" else "",
+            self._conversion(value) if self._role == "input" else "",
         )
+
+    def _conversion(self, value: Any) -> str:
+        """What makes the value an input of this dtype."""
+        name = self.name if self.name.isidentifier() else "x"
+        raw = RAW.get(self.dtype_name, _CODES)[0]
+        coded = self.dtype_name in RAW and "float" in self.dtype_name
+        if type(value).__module__.partition(".")[0] == "torch":
+            if not coded:
+                kind = raw if self.dtype_name in RAW else self.dtype_name
+                return f"`{name}.to(torch.{kind})` converts"
+            return f"`{name}.to(torch.{self.dtype_name}).view(torch.{raw})` converts"
+        converts = f"`{name}.astype({self._numpy_dtype()})` converts"
+        return converts + (f" (pip install ml_dtypes), or give its bits as {raw}" * coded)
+
+    def _numpy_dtype(self) -> str:
+        """How a program spells the dtype; of what NumPy lacks, that of ml_dtypes or the value's."""
+        if self.dtype_name not in RAW:
+            return f"np.{self.dtype_name}{'_' * (self.dtype_name == 'bool')}"
+        if "float" in self.dtype_name:
+            return f"ml_dtypes.{self.dtype_name}"
+        return f"np.{RAW[self.dtype_name][0]}"
 
 
 def input_arrays(ports: Sequence[Port], feeds: Mapping[str, Any], place: str) -> list[np.ndarray]:
     """The inputs' arrays, in order. CuvilError CUV604, CUV605."""
     arrays = []
     for port in ports:
-        if port.name not in feeds:
-            check_names(ports, feeds, "input", place)  # a misspelt name says more
+        try:
+            value = feeds[port.name]
+        except Exception as error:
+            check_names(ports, feeds, "input", place)  # no mapping, or a misspelt name, says more
+            if not isinstance(error, KeyError):  # such as a damaged file's
+                raise
             port.fail("CUV604", f"input `{port.name}` is missing")
-        arrays.append(port.array(feeds[port.name]))
+        arrays.append(port.array(value))
     if len(feeds) != len(arrays):
         check_names(ports, feeds, "input", place)
     return arrays
@@ -161,12 +187,12 @@ def check_names(ports: Sequence[Port], given: Mapping[str, Any], role: str, plac
     if not isinstance(given, Mapping):
         example = f'{{"{names[0]}": array}}' if names else "{}"
         message = f"{role}s come by name, {example}, not as {type(given).__name__}"
-        raise CuvilError("CUV604", message, place)
+        raise CuvilError("CUV604", message, place) from None
     for name in given:
         if name not in names:
             listed = ", ".join(f"`{name}`" for name in names)
             message = f"the model has no {role} `{name}`; it has {listed or 'none'}"
-            raise CuvilError("CUV604", message, place)
+            raise CuvilError("CUV604", message, place) from None
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from cuvilc import api
-from cuvilc.diagnostics import internal_error
+from cuvilc.diagnostics import CuvilError, internal_error
 from cuvilc.driver import BuildRequest
 from tests.tolerances import mismatch
 
@@ -55,6 +55,11 @@ def test_an_example_that_does_not_fit(model: Path, temporary: Path) -> None:
         with pytest.raises(cuvil.CuvilError, match="CUV60"):
             cuvil.compile(model, example, target="null")
     assert list(temporary.iterdir()) == []
+
+
+def test_inputs_of_the_interpreter_come_by_name(model: Path) -> None:
+    with pytest.raises(CuvilError, match="CUV604.*by name, not as list"):
+        cuvil.compile(model, target="null").run([X])
 
 
 def test_what_is_wrong_with_the_model_is_a_cuvil_error(tmp_path: Path) -> None:

@@ -144,6 +144,10 @@ class OnlyDlpack:
         return self.array.__dlpack_device__()
 
 
+class TorchTensor(OnlyDlpack):
+    __module__ = "torch"
+
+
 def test_dlpack_goes_in_and_out_without_a_copy(load):
     model = load(fake_models.mlp())
     x = batch(4)
@@ -208,6 +212,25 @@ def test_wrong_names(load):
         "no output `z`; it has `y`, `shape`"
         in refused("CUV604", model.run, {"x": x}, wrong).message
     )
+
+
+@pytest.mark.parametrize("given", [[batch(1)], batch(1), batch(9), None, 3, "x", {"x"}, []])
+def test_what_is_no_mapping(load, given):
+    model = load(fake_models.mlp())
+    message = refused("CUV604", model.run, given).message
+    assert message.startswith('inputs come by name, {"x": array}, not as ')
+    if given is not None:
+        error = refused("CUV604", model.run, {"x": batch(1)}, given)
+        assert error.message.startswith('outputs come by name, {"y": array}, not as ')
+
+
+def test_a_mapping_that_fails_says_why(load):
+    class Damaged(dict):
+        def __getitem__(self, name):
+            raise OSError("the file is damaged")
+
+    with pytest.raises(OSError, match="damaged"):
+        load(fake_models.mlp()).run(Damaged(x=batch(1)))
 
 
 def test_inputs_must_agree(load):
@@ -369,7 +392,30 @@ def test_bfloat16_has_the_dtype_of_ml_dtypes_or_raw_bits(load):
     assert np.array_equal(model(bits).view(np.uint16), bits)
     assert model.outputs[0].dtype.itemsize == 2
     assert np.array_equal(model(bits.view(model.inputs[0].dtype)).view(np.uint16), bits)
-    assert "declares bfloat16" in refused("CUV605", model, bits.astype("f4")).message
+    error = refused("CUV605", model, bits.astype("f4"))
+    assert "declares bfloat16" in error.message
+    assert "x.astype(ml_dtypes.bfloat16)` converts" in error.help
+    assert "its bits as uint16" in error.help
+    help = refused("CUV605", model, TorchTensor(bits.astype("f4"))).help
+    assert help == "`x.to(torch.bfloat16).view(torch.uint16)` converts"
+    assert refused("CUV604", model, [1.0]).help == "np.asarray(value, ml_dtypes.bfloat16)"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numpy", "torch"),
+    [("int64", "np.int64", "int64"), ("bool", "np.bool_", "bool"), ("int4", "np.int8", "int8")],
+)
+def test_another_dtype_and_how_to_convert_it(load, dtype, numpy, torch):
+    image = fake_models.Image()
+    image.arena_bytes = image.const(0)
+    x = image.port(fake_models.INPUT, "x", dtype, [image.const(3)])
+    y = image.port(fake_models.OUTPUT, "y", dtype, [image.const(3)])
+    image.step(fake_models.COPY, buffers=[x, y])
+    model, given = load(image), np.ones(3, "f4")
+    assert refused("CUV605", model, given).help == f"`x.astype({numpy})` converts"
+    help = refused("CUV605", model, TorchTensor(given)).help
+    assert help == f"`x.to(torch.{torch})` converts"
+    assert model(given.astype(eval(numpy, {"np": np}))).size == 3
 
 
 NARROW = DTYPES[DTYPES.index("bool") + 1 :]
