@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
@@ -35,7 +36,8 @@ and give the file to `cuvil.compile`.
 )
 _OPTIONS = (
     "target", "cpu", "shapes", "dims", "elements", "jobs", "use_cache", "verify", "vectors",
-    "precision", "adapters", "lora", "adapter_map", "base_weights", "lora_modules",
+    "precision", "prefer", "math", "adapters", "lora", "adapter_map", "base_weights",
+    "lora_modules",
 )  # fmt: skip
 _LATER = ("accelerate", "mlir")
 
@@ -48,19 +50,21 @@ def compile(
     model: the path of a file, or an onnx.ModelProto. example_input: an array, a tuple of arrays,
     or a dict by name; the model is run on it once, so that what does not fit shows here. options:
     those of BuildRequest (target, cpu, shapes, dims, elements, jobs, use_cache, verify, vectors,
-    precision, adapters, lora, adapter_map, base_weights, lora_modules), such as
-    dims={"batch": (1, 8), "height": 224, "seq": (1, None)} or adapters=["./sql-lora"]; a pair of
-    path and name gives an adapter another name. The package lives in a temporary folder until the
-    model is collected; `cuvilc build` makes one to keep. Raises cuvil.CuvilError.
+    precision, prefer, math, adapters, lora, adapter_map, base_weights, lora_modules), such as
+    dims={"batch": (1, 8), "height": 224, "seq": (1, None)}, shapes={"image": (None, 3, 64, 64)} or
+    adapters=["./sql-lora"]; a pair of path and name gives an adapter another name. The package lives in a temporary folder until the
+    model is collected; `cuvilc build` makes one to keep. Raises cuvil.CuvilError; TypeError for an
+    option that is none, or not of its form.
     """
     cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
         raise TypeError(f"compile() has no option `{unknown[0]}`; it has {', '.join(_OPTIONS)}")
-    options["adapters"] = [_adapter(a) for a in options.get("adapters", ())]
+    options["adapters"] = _adapters(options.get("adapters", ()))
     for name in ("adapter_map", "base_weights"):
         options[name] = Path(options[name]) if options.get(name) else None
-    options["dims"] = {n: _range(n, given) for n, given in options.get("dims", {}).items()}
+    options["dims"] = {n: _range(n, given) for n, given in _named(options, "dims")}
+    options["shapes"] = {n: _sizes(n, given) for n, given in _named(options, "shapes")}
     folder = Path(tempfile.mkdtemp(prefix="cuvil-"))
     try:
         loaded = _build_and_load(model, folder, threads, options, cuvil)
@@ -76,6 +80,14 @@ def compile(
     return loaded
 
 
+def _named(options: dict[str, Any], option: str) -> Iterable[tuple[str, Any]]:
+    """The names and values of an option that is a dict. TypeError."""
+    given = options.get(option, {})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{option} is {given!r}; give a dict by name")
+    return given.items()
+
+
 def _range(name: str, given: Any) -> tuple[int, int | None]:
     """A range as (least, greatest), of a number or such a pair. TypeError."""
     pair = (given, given) if isinstance(given, int) else given
@@ -85,10 +97,28 @@ def _range(name: str, given: Any) -> tuple[int, int | None]:
     raise TypeError(f"dims[{name!r}] is {given!r}; give a size, or (least, greatest or None)")
 
 
-def _adapter(given: Any) -> tuple[Path, str]:
-    """A path, or a pair of path and name."""
-    path, name = given if isinstance(given, tuple) else (given, "")
-    return Path(path), name
+def _sizes(name: str, given: Any) -> tuple[int | None, ...]:
+    """The sizes of an input; None leaves one as the model has it. TypeError."""
+    if isinstance(given, (tuple, list)) and all(n is None or isinstance(n, int) for n in given):
+        return tuple(given)
+    form = "give its sizes, (1, 3, 224, 224), with None for one that stays as it is"
+    raise TypeError(f"shapes[{name!r}] is {given!r}; {form}")
+
+
+def _adapters(given: Any) -> list[tuple[Path, str]]:
+    """Adapters as (path, name or ""), of one path or of several paths and such pairs. TypeError."""
+    if isinstance(given, (str, PathLike)):
+        given = [given]
+    found = []
+    for adapter in given:
+        match adapter:
+            case str() | PathLike():
+                found.append((Path(adapter), ""))
+            case (str() | PathLike() as path, str() as name):
+                found.append((Path(path), name))
+            case _:
+                raise TypeError(f"an adapter is {adapter!r}; give a path, or (path, name)")
+    return found
 
 
 def _build_and_load(

@@ -64,9 +64,9 @@ WRONG_DTYPE = define(
 Nothing is converted silently: a float64 array for a float32 input is refused, as is one in
 another byte order.
 
-Next step: convert it, in NumPy by `x.astype(np.float32)`, in torch by `x.to(torch.float32)`. Of what
-NumPy lacks (bfloat16, float8, …) give arrays of ml_dtypes, `x.astype(ml_dtypes.bfloat16)`, or the
-bits as uint16 or uint8.
+Next step: convert it, in NumPy by `x.astype(np.float32)`, in torch by `x.to(torch.float32)`. What
+NumPy lacks (bfloat16, float8, …) is given as arrays of ml_dtypes, `x.astype(ml_dtypes.bfloat16)`,
+or as bits in uint16 or uint8.
 """,
     exit_code=2,
 )

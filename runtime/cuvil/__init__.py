@@ -63,3 +63,7 @@ def __getattr__(name: str) -> Any:
     if find_spec("cuvilc") is None or find_spec("cuvilc.api") is None:
         raise AttributeError(f"cuvil.{name} needs the compiler: pip install cuvilc")
     return getattr(import_module("cuvilc.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "compile"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import cuvil
 import numpy as np
@@ -87,6 +88,54 @@ def test_torch_is_not_there_yet_and_that_is_said() -> None:
 def test_unknown_options(model: Path) -> None:
     with pytest.raises(TypeError, match="no option `speed`"):
         cuvil.compile(model, speed=9)
+
+
+def test_options_of_the_command_line(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[BuildRequest] = []
+
+    def keep(request: BuildRequest) -> None:
+        requests.append(request)
+        raise KeyError("stop")
+
+    monkeypatch.setattr(api, "build", keep)
+    given = {"prefer": "size", "math": "exact", "shapes": {"x": [None, 8]}}
+    for adapters, names in (
+        ("./sql-lora", [("sql-lora", "")]),
+        (Path("sql-lora"), [("sql-lora", "")]),
+        (["a", ("b", "c"), (Path("d"), "e")], [("a", ""), ("b", "c"), ("d", "e")]),
+    ):
+        with pytest.raises(KeyError):
+            cuvil.compile(model, adapters=adapters, **given)
+        request = requests.pop()
+        assert [(str(path), name) for path, name in request.adapters] == names
+        assert (request.prefer, request.math, request.shapes) == ("size", "exact", {"x": (None, 8)})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shapes": {"x": "2,8"}}, r"shapes\['x'\] is '2,8'; give its sizes, \(1, 3, 224, 224\)"),
+        ({"shapes": "x=2,8"}, "shapes is 'x=2,8'; give a dict by name"),
+        ({"dims": [("batch", 2)]}, "give a dict by name"),
+        ({"adapters": [3]}, r"an adapter is 3; give a path, or \(path, name\)"),
+    ],
+)
+def test_options_of_another_form(model: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        cuvil.compile(model, target="null", **given)
+
+
+def test_options_that_build_knows_not(model: Path) -> None:
+    for given in ({"prefer": "both"}, {"math": "vague"}):
+        with pytest.raises(cuvil.CuvilError, match="both|vague"):
+            cuvil.compile(model, **given)
+
+
+def test_the_names_of_the_package() -> None:
+    assert {"load", "Model", "compile"} <= set(dir(cuvil))
+    assert not {"accelerate", "import_module", "Any"} & set(dir(cuvil))
+    for name in dir(cuvil):
+        getattr(cuvil, name)
 
 
 def test_cuvil_refuses_interpreted_packages(built: Path) -> None:
