@@ -52,9 +52,9 @@ def compile(
     those of BuildRequest (target, cpu, shapes, dims, elements, jobs, use_cache, verify, vectors,
     precision, prefer, math, adapters, lora, adapter_map, base_weights, lora_modules), such as
     dims={"batch": (1, 8), "height": 224, "seq": (1, None)}, shapes={"image": (None, 3, 64, 64)} or
-    adapters=["./sql-lora"]; a pair of path and name gives an adapter another name. The package lives in a temporary folder until the
-    model is collected; `cuvilc build` makes one to keep. Raises cuvil.CuvilError; TypeError for an
-    option that is none, or not of its form.
+    adapters=["./sql-lora"]; a pair of path and name gives an adapter another name. The package
+    lives in a temporary folder until the model is collected; `cuvilc build` makes one to keep.
+    Raises cuvil.CuvilError; TypeError for an option that there is not, or of another form.
     """
     cuvil = import_runtime()
     unknown = sorted(options.keys() - set(_OPTIONS))

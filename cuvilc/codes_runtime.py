@@ -79,7 +79,10 @@ The rank differs, a fixed size differs, a size lies outside its declared range, 
 carry one symbol have different sizes. The message names the axis and the range. A size that the
 model computes from its data may be out of range, too; then the message names the layer.
 
-Next step: reshape or pad the input; or build the package with a wider range: `--dim NAME=1..512`.
+Next step: reshape or pad the input. A named size that is out of range: build the package with a
+wider one, `--dim NAME=1..512`. A size that must be one number was fixed by --shape or --dim, or is
+fixed in the model's file, and then no option opens it: export the model with an open axis, in torch
+by `dynamic_shapes={"x": {0: Dim("batch")}}`, and build again.
 """,
     exit_code=2,
 )

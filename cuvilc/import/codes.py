@@ -91,9 +91,11 @@ BAD_SHAPE_OPTION = define(
     """\
 `--shape INPUT=1,3,224,224` fixes the sizes of one input (`?` leaves a size as the model has it);
 `--dim NAME=1..64` gives the range of a named size, `--dim NAME=8` fixes it; `--elements INPUT=3`
-says how many tensors a sequence has.
+says how many tensors a sequence has. They narrow what the file leaves open. A size that is a number
+in the file stays that number: the exporter has written it, into other layers too.
 
-Next step: `cuvilc build MODEL --dry-run` lists the model's inputs and the names of its sizes.
+Next step: `cuvilc build MODEL --dry-run` lists the model's inputs and the names of its sizes. To
+open a fixed size, export the model again, in torch with `dynamic_shapes={"x": {0: Dim("batch")}}`.
 """,
     exit_code=2,
 )
@@ -144,6 +146,8 @@ UNREADABLE = define(
     "the model file cannot be read",
     """\
 The operating system refused to open the file, or it is a folder. The message has the reason.
+
+Next step: give the path of the .onnx file itself, and see that it may be read (`ls -l`).
 """,
     exit_code=2,
 )

@@ -21,6 +21,10 @@ from .registry import ImportOptions
 
 # Words of size expressions, and package.plan.CPU_LEVEL, a size that the runtime gives.
 RESERVED = {*FUNCTIONS, "cpu_level"}
+_TO_OPEN = (
+    "a size that the file fixes is opened by exporting the model again, in torch with "
+    "`dynamic_shapes=`"
+)
 DEFAULT_RANGE: tuple[int, int | None] = (0, None)
 
 
@@ -89,9 +93,10 @@ def read_inputs(path: Path, model: Any, options: ImportOptions, weights: set[str
     return inputs
 
 
-def _error(path: Path, inputs: Inputs, message: str) -> CuvilError:
+def _error(path: Path, inputs: Inputs, message: str, help: str = "") -> CuvilError:
     """A name that the model does not have, once all that it has is read."""
-    return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), notes=[inputs.listing()])
+    notes = [inputs.listing()]
+    return fail(codes.BAD_SHAPE_OPTION, message, place=str(path), notes=notes, help=help)
 
 
 def _misfit(path: Path, message: str, help: str = "") -> CuvilError:
@@ -180,7 +185,7 @@ def _fix(path: Path, inputs: Inputs, name: str, i: int, size: Dim, fixed: int) -
     """Record that --shape fixes a size: a symbol gets a range of one number."""
     if fixed < 0 or (isinstance(size, int) and size != fixed):
         message = f"--shape gives `{name}` size {fixed} at axis {i}, the model has {size}"
-        raise _misfit(path, message)
+        raise _misfit(path, message, "" if fixed < 0 else _TO_OPEN)
     if not isinstance(size, int):
         _set_range(path, inputs, str(size), fixed, fixed)
 
@@ -189,7 +194,8 @@ def _set_range(path: Path, inputs: Inputs, name: str, lo: int, hi: int | None) -
     spelled = {original: n for n, original in inputs.original_names.items()}
     found = name if name in inputs.ranges else spelled.get(name)
     if found is None:
-        raise _error(path, inputs, f"--dim names `{name}`, which the model does not have")
+        message = f"--dim names `{name}`, which the model does not have"
+        raise _error(path, inputs, message, "" if inputs.ranges else _TO_OPEN)
     if lo < 0 or (hi is not None and hi < lo):
         raise _misfit(path, f"--dim gives `{name}` the empty range {lo}..{hi}")
     before = inputs.ranges[found]

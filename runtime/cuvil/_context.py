@@ -81,7 +81,8 @@ class Context:
                 self._sizes = None
             if status := library.set_input(handle, argument.number, argument.reference):
                 self._sizes = None
-                argument.port.fail(f"CUV{status}", library.message())
+                help = argument.port.reshaping(arrays[i].shape)
+                argument.port.fail(f"CUV{status}", library.message(), help)
         results: dict[str, np.ndarray] = {}
         late = []  # outputs that only the run gives memory
         known = self._sizes or self._infer()

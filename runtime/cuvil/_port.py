@@ -94,6 +94,21 @@ class Port:
             self.fail("CUV607", f"output `{self.name}` must be C-contiguous, aligned and writable")
         return array
 
+    def reshaping(self, shape: tuple[int, ...]) -> str:
+        """What to do about a shape that this input refuses; "" when there is nothing special."""
+        if len(shape) != len(self.dims):
+            return ""
+        for size, dim, (low, high) in zip(shape, self.dims, self.ranges, strict=True):
+            if isinstance(dim, int) and size != dim:
+                opened = "leave it open in the export (torch: `dynamic_shapes=`) and in the build"
+                return f"{dim} is fixed in the package: give that size, or {opened}"
+            if isinstance(dim, str) and dim.isidentifier():
+                most = "" if high is None else max(high, size)
+                if size < low or (high is not None and size > high):
+                    wider = f"--dim {dim}={min(low, size)}..{most}"
+                    return f"build the package with a wider range: `{wider}`"
+        return ""
+
     def empty(self, dims: tuple[int, ...]) -> np.ndarray:
         """A new array for this output."""
         try:

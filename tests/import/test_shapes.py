@@ -85,6 +85,14 @@ def test_wrong_options_and_for_unknown_names_the_inputs(
     assert found.exit_code == 2
 
 
+def test_sizes_that_the_file_fixes(tmp_path: Path) -> None:
+    """No option opens them, and that is said."""
+    proto = model([node("Relu", "x", "y")], [tensor("x", [1, 3])], ["y"])
+    for options in ({"shapes": {"x": (8, 3)}}, {"dims": {"batch": (1, 8)}}):
+        found = refusal(saved(tmp_path, proto), **options).diagnostics[0]
+        assert (found.code, "`dynamic_shapes=`" in found.help) == ("CUV108", True)
+
+
 def test_shape_arithmetic_becomes_attributes(tmp_path: Path) -> None:
     """Shape → Gather → Concat → Reshape, as every exporter flattens and splits heads."""
     nodes = [

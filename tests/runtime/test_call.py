@@ -181,9 +181,14 @@ def test_range_is_in_the_message(load):
     error = refused("CUV606", model, batch(65))
     assert error.message == "input `x`: axis 0 is 65, allowed is 1..64 (symbol batch)"
     assert "input x: float32[batch=1..64, 5]" in error.place
+    assert error.help == "build the package with a wider range: `--dim batch=1..65`"
+    help = refused("CUV606", model, np.zeros((2, 4), "f4")).help
+    assert help.startswith("5 is fixed in the package: give that size, or leave it open")
     assert "0, allowed is 1..64" in refused("CUV606", model, batch(0)).message
     open_end = load(fake_models.mlp(lo=2, hi=2**63 - 1))
-    assert "1, allowed is 2 or more (symbol batch)" in refused("CUV606", open_end, batch(1)).message
+    error = refused("CUV606", open_end, batch(1))
+    assert "1, allowed is 2 or more (symbol batch)" in error.message
+    assert error.help.endswith("`--dim batch=1..`")
 
 
 @pytest.mark.parametrize(
