@@ -16,6 +16,8 @@ from cuvilc.diagnostics import CuvilError, fail
 if TYPE_CHECKING:
     import numpy as np
 
+_BEGINNINGS = (b"PK", b"\x93NUMPY")  # of .npz and .npy
+
 
 def read_arrays(path: Path, only_input: str = "") -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a .npz by name; a .npy goes to the model's `only_input`. CUV620."""
@@ -34,13 +36,24 @@ def read_arrays(path: Path, only_input: str = "") -> dict[str, np.ndarray[Any, A
     except OSError as error:
         reason = error.strerror or "it is no NumPy file"
         raise _unusable(path, reason) from error
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
+        if not any(begins_with(path, begin) for begin in _BEGINNINGS):
+            raise _no_arrays(path, only_input) from error
         message = str(error)
         if "allow_pickle" in message:
             message = "it holds Python objects (pickle), which could run any code and are not read"
         raise _unusable(path, message) from error
-    except (zipfile.BadZipFile, EOFError, KeyError, MemoryError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, KeyError, MemoryError, NotImplementedError) as error:
         raise _unusable(path, f"it is damaged: {error}") from error
+
+
+def _no_arrays(path: Path, only_input: str) -> CuvilError:
+    name = only_input if only_input.isidentifier() else "NAME"
+    array = f'np.fromfile("{path.name}", np.float32).reshape(SHAPE)'
+    return fail(
+        BAD_ARRAYS, "cannot use the inputs: it is no .npz or .npy file of NumPy", place=str(path),
+        help=f'of raw numbers make one in Python: np.savez("in.npz", {name}={array})',
+    )  # fmt: skip
 
 
 def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -174,7 +174,8 @@ BAD_ARRAYS = define(
 is read without pickle: arrays of Python objects are refused, for they could run any code.
 
 Next step: write the file with `np.savez("in.npz", image=x)`. A single .npy is fine for a model
-with one input.
+with one input. A file of raw numbers says neither names nor sizes: read it with
+`np.fromfile("in.bin", np.float32).reshape(1, 3, 224, 224)`.
 """,
     exit_code=2,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,6 +92,17 @@ def test_files_that_hold_no_arrays(cuvilc: Cuvilc, folder: Path, content: bytes 
     result = cuvilc("run", "null.cuvil", "--inputs", "in.npz")
     assert result.code == 2
     assert "CUV620" in result.err
+
+
+def test_raw_numbers_and_how_to_give_them(cuvilc: Cuvilc, folder: Path) -> None:
+    X.tofile("in.bin")
+    result = cuvilc("run", "null.cuvil", "--inputs", "in.bin")
+    assert (result.code, "it is no .npz or .npy file" in result.err) == (2, True)
+    assert "pickle" not in result.err
+    line = re.search(r"np\.savez\(.*\)", result.err.replace("\n", ""))
+    assert line is not None
+    exec(line[0], {"np": np, "SHAPE": X.shape})
+    cuvilc.ok("run", "null.cuvil", "--inputs", "in.npz")
 
 
 @pytest.mark.parametrize("target", ["x86", "null"])
