@@ -127,13 +127,25 @@ def _report(error: Exception, arguments: list[str], output: Output) -> int:
     describe = getattr(error, "format_message", None)
     if describe is not None and hasattr(error, "exit_code"):
         context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "cuvilc"
+        command = context.command_path if context is not None else _command_of(arguments)
         problem = fail(BAD_OPTION, describe() or "no command", help=f"see `{command} --help`")
     else:
         facts = {"command": " ".join(["cuvilc", *arguments]), "cuvilc": __version__}
         problem = internal_error(error, Path("cuvilc.crash.txt"), facts)
     output.errors(problem)
     return problem.exit_code
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The command that arguments ask for, where the parser does not say: `cuvilc adapter build`."""
+    group: Any = typer.main.get_command(app)
+    words = ["cuvilc"]
+    for word in arguments:
+        group = getattr(group, "commands", {}).get(word)
+        if group is None:
+            break
+        words.append(word)
+    return " ".join(words)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from cuvilc.driver import build as build_package
 from cuvilc.driver_lora import MODES
 from cuvilc.driver_steps import AUTO_VECTORS
 
+_COMMENTS = {"tir": "#", "llvm": ";", "asm": "#"}  # how a form of `--emit` begins one
 _Option = typer.Option
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.", show_default=False)
@@ -203,7 +204,7 @@ def build(
       cuvilc build gpt2.onnx --lora swap --adapter ./sql-lora --adapter ./chat-lora
       cuvilc build net.onnx --dry-run           sizes, kernels, memory; no compiling
       cuvilc build net.onnx --explain-fusion    what was fused, what not and why
-      cuvilc build net.onnx --emit asm > net.s  the kernels' machine code
+      cuvilc build net.onnx --cpu host --emit asm   the kernels' machine code, one after another
     """
     request = BuildRequest(
         model, output, target, cpu, read_shapes(shape), read_dims(dim), read_elements(elements),
@@ -256,7 +257,9 @@ def package_bytes(report: BuildReport) -> int:
 
 def _show(request: BuildRequest, report: BuildReport, out: Output, verbose: bool) -> None:
     for name, text in report.texts.items():
-        out.asked(f"// {name}\n{text}" if len(report.texts) > 1 or request.dump_after else text)
+        mark = "//" if name.startswith("after ") else _COMMENTS.get(request.emit, "//")
+        many = len(report.texts) > 1 or request.dump_after
+        out.asked(f"{mark} {name}\n{text}" if many else text)
     if request.dry_run:
         _show_plan(report.summary, out)
         if "lora" in report.summary:

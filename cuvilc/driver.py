@@ -36,7 +36,9 @@ UNKNOWN_NAME = define(
     "unknown pass, phase, form, precision or preference",
     """\
 `--dump-after` takes the name of a pass, `--stop-after` a phase, `--emit` a form, `--precision` a
-precision, `--prefer` and `--math` one of few words. The message lists them.
+precision, `--prefer` and `--math` one of few words.
+
+Next step: take one of those that the message lists.
 """,
     exit_code=2,
 )
@@ -350,6 +352,9 @@ class _Build:
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
         report.package = self.output
+        if self.output.suffix == ".so" and "model.so" in report.metadata["files"]:
+            library = self.output / "model.so"
+            report.notes.append(f"{self.output} is a folder, as packages are; load {library}")
 
     def count(self, compiled: Any) -> None:
         kernels = getattr(compiled, "kernels", {})

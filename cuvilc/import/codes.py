@@ -13,6 +13,9 @@ looks like, and which formats are read.
 
 Usual reasons: a download that saved an error page or a Git LFS pointer, weights without a graph
 (safetensors, a pickled state_dict), an archive that must be unpacked first.
+
+Next step: give an ONNX file; from torch, `torch.onnx.export(model, (x,), "net.onnx", dynamo=True)`
+writes one.
 """,
 )
 

@@ -26,8 +26,9 @@ The runtime is a few C11 files that every model.so contains. The compiler that w
 of them; its own message stands under the error.
 
 Usual reasons: the C library's headers are missing (Debian: `apt install libc6-dev`), CC names
-something that is not a C11 compiler, or CC carries flags that do not fit. Try `CC=gcc` or
-`CC=clang`.
+something that is not a C11 compiler, or CC carries flags that do not fit.
+
+Next step: install the headers, or try `CC=gcc` or `CC=clang`.
 """,
 )
 
@@ -49,8 +50,9 @@ LINK_FAILED = define(
 The linker refused the kernels and the runtime; its own message stands under the error.
 
 `undefined reference` means that a kernel calls a function that neither the runtime, libc nor libm
-has: a fault of ours, please report it with the message. `cannot find -lm` means that the C
-library's development files are missing (Debian: `apt install libc6-dev`).
+has: a fault of ours. `cannot find -lm` means that the C library's development files are missing.
+
+Next step: install those files (Debian: `apt install libc6-dev`), or report the message.
 """,
 )
 
@@ -61,8 +63,9 @@ BAD_LIBRARY = define(
 After linking, cuvilc appends plan and weights to model.so and turns a spare program header into the
 segment that maps them. That takes a 64-bit little-endian ELF shared library with a PT_NOTE header.
 
-The linker that was used produced something else. Try another (`CC=gcc`, `CC=clang`) and report
-this.
+The linker that was used produced something else.
+
+Next step: try another (`CC=gcc`, `CC=clang`), and report this.
 """,
     exit_code=3,
 )
@@ -126,6 +129,8 @@ WRITE_FAILED = define(
 The operating system reported an error that is neither a full disk nor a lack of permission; it
 stands in the message. Nothing was left behind. A name that is too long and a failing disk are usual
 reasons.
+
+Next step: another name or folder, by `-o`.
 """,
 )
 
@@ -135,8 +140,9 @@ BAD_PLAN = define(
     """\
 The packer checks the plan that the compiler made: every number of a buffer, kernel, step or symbol
 must exist, sizes must agree with the weights, and constants must fit into 64 bits. This plan does
-not hold to it. That is a fault of the compiler, not of the model: please report it with the
-reproducer.
+not hold to it. That is a fault of the compiler, not of the model.
+
+Next step: report it with the reproducer.
 """,
     exit_code=3,
 )

@@ -23,6 +23,8 @@ UNKNOWN_TARGET = define(
     """\
 `--target` names one of the targets that `cuvilc targets` lists, and `--cpu` one of the CPU levels
 or names listed there, `host`, or several joined by `+`.
+
+Next step: `cuvilc targets` shows them with the CPU features that each needs.
 """,
     exit_code=2,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import re
 from pathlib import Path
 
 import cuvil
@@ -145,6 +146,28 @@ def test_emit_prints_a_form_and_packs_nothing(
     assert word in result.out
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
     assert word in cuvilc.ok("build", model, "--emit", form, "--cpu", "x86-64-v3", "-q").out
+
+
+def test_emitted_texts_are_told_apart_by_comments(cuvilc: Cuvilc, model: Path) -> None:
+    for form, mark in (("tir", "# "), ("llvm", "; "), ("asm", "# ")):
+        lines = cuvilc.ok("build", model, "--emit", form).out.splitlines()
+        for level in ("x86-64-v3", "x86-64-v4"):
+            found = [x for x in lines if x.startswith(mark) and x.endswith(f".{level}")]
+            assert len(found) == 1, (form, level)
+    both = cuvilc.ok("build", model, "--emit", "asm", "--dump-after", "fuse", "--cpu", "host").out
+    assert re.search("^// after fuse$", both, re.M) and re.search("^# matmul", both, re.M)
+
+
+def test_a_form_that_is_not_named(cuvilc: Cuvilc, model: Path) -> None:
+    assert "see `cuvilc build --help`" in cuvilc("build", model, "--emit").err
+    assert "see `cuvilc adapter build --help`" in cuvilc("adapter", "build", "a", "--base").err
+    assert "see `cuvilc --help`" in cuvilc("--nothing").err
+
+
+def test_a_package_called_like_a_library(cuvilc: Cuvilc, model: Path) -> None:
+    result = cuvilc.ok("build", model, "-o", "net.so", "--cpu", "x86-64-v3")
+    assert "net.so is a folder, as packages are; load net.so/model.so" in result.err
+    assert "is a folder" not in cuvilc.ok("build", model, "-o", "null.so", *NULL).err
 
 
 def test_dumps(cuvilc: Cuvilc, model: Path, tmp_path: Path) -> None:
