@@ -50,8 +50,11 @@ where the module computes, rows are not those of the batch (axis 0 of the first 
 nothing tells whose adapter a row has. Otherwise: a bias of B (`lora_bias`) on a weight whose
 product could not be found, or a replaced parameter whose sizes are not those of the program's.
 
-Next step: the message names the module and the operation. Of `--lora batch`: build with `--lora
-swap` or `fold`, or export the model with an open batch axis that goes through all layers. Else
+Next step: the message names the module and, of `--lora batch`, the operation after which the rows
+were not the batch's: one that picks rows, puts another axis first, or joins rows of several.
+Indexing by 0, 1, 2, … along the batch, as attention masks are made, is understood. Build with
+`--lora swap` or `fold`, or change the model so that axis 0 stays the batch there; where the batch
+has a fixed size that another axis has too, export the model with an open batch axis. Otherwise
 export it again without graph optimisations (`torch.onnx.export(…, optimize=False)`).
 """,
 )

@@ -318,6 +318,8 @@ def test_rows_that_are_not_the_batch_are_refused(
         build(request)
     (found,) = caught.value.diagnostics
     assert found.code == "CUV743"
-    assert "not those of the batch" in found.message
+    assert "not those of the batch after `" in found.message
+    assert "(ai.transpose)" in found.message
+    assert ("open batch axis, which is 2 now" in found.help) == (not open_axes)
     request.lora, request.lora_modules = "", ""
     assert build(request).package

@@ -65,7 +65,7 @@ class _Hidden:
         if not shape:
             raise _no_place(program, "the first input has no axis that could be the batch")
         self.batch: Dim = shape[0]
-        self.turned = turned(block, self.batch)
+        self.turned = turned(program, block, self.batch)
         types = {
             "lora slots": TensorType((self.batch,), "int64"),
             "lora rank": TensorType((symbol(RANK),), "uint8"),
@@ -164,33 +164,45 @@ def _check_rows(program: Program, use: Operation, x: Value, hidden: _Hidden) -> 
     if t.dtype != "float32":
         what = "product" if use.name == "ai.matmul" else "result"
         raise _no_place(program, f"the {what} is of {t.dtype}", use)
-    if x in hidden.turned or not _rows_are_the_batch(x, hidden.batch):
-        raise _no_place(program, f"the rows of {t} are not those of the batch", use)
+    are, since = (False, hidden.turned[x]) if x in hidden.turned else _is_batch(x, hidden.batch)
+    if not are:
+        why = f"the rows of {t} are not those of the batch"
+        ways = "`--lora swap` and `--lora fold` are"
+        if since is not None and since != use:
+            name = ir.source_name(since)
+            why += f" after `{name}` ({since.name})" if name else f" after `{since.name}`"
+            ways += "; so is `batch` where that operation leaves axis 0, and its order, as it is"
+        if isinstance(hidden.batch, int):
+            ways += f"; or export the model with an open batch axis, which is {hidden.batch} now"
+        raise _no_place(program, why, use, ways)
 
 
-def _rows_are_the_batch(x: Value, batch: Dim) -> bool:
+def _is_batch(x: Value, batch: Dim) -> tuple[bool, Operation | None]:
     """Whether x's rows, flattened, are `batch` equal parts: its first axis is the batch, or is what
-    a reshape made of the batch and axes that followed it.
+    a reshape made of the batch and axes that followed it. Else, where it is known, since when not.
     """
     t = ir.type_of(x)
     if t.rank < 2:
-        return False
-    value: Value | None = x
-    while value is not None and batch != 1 and ir.type_of(value).shape[0] != batch:
+        return False, ir.defining(x)
+    value = x
+    while batch != 1 and ir.type_of(value).shape[:1] != (batch,):
         owner, shape = ir.defining(value), ir.type_of(value).shape
         if owner is None:
-            return False
-        before = owner.operands[0] if len(owner.operands) else None
+            return False, None
         if owner.name != "ai.reshape":  # of a sum or a scaling, the operand of that shape
             alike = [v for v in owner.operands if ir.type_of(v).shape == shape]
-            before = alike[0] if alike and owner.name in _PASSING else None
-        value = before
-    return value is not None and mod(product(t.shape[:-1]), batch) == 0
+            if not alike or owner.name not in _PASSING:
+                return False, owner
+            value = alike[0]
+        else:
+            value = owner.operands[0]
+    return mod(product(t.shape[:-1]), batch) == 0, ir.defining(x)
 
 
-def _no_place(program: Program, why: str, layer: Operation | None = None) -> Exception:
+def _no_place(
+    program: Program, why: str, layer: Operation | None = None,
+    ways: str = "`--lora swap` and `--lora fold` are",
+) -> Exception:  # fmt: skip
     named = f": `{ir.source_name(layer)}`" if layer is not None else ""
-    return fail(
-        NO_PLACE, f"`--lora batch` is not possible here: {why}",
-        place=f"{program.name}{named}", help="`--lora swap` and `--lora fold` are",
-    )  # fmt: skip
+    message = f"`--lora batch` is not possible here: {why}"
+    return fail(NO_PLACE, message, place=f"{program.name}{named}", help=ways)

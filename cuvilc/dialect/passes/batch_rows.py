@@ -9,32 +9,33 @@ from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Shape, mod, product
-from cuvilc.dialect.ir import Operation, Value
+from cuvilc.dialect.ir import Operation, Program, Value
+from cuvilc.dialect.passes.batch_index import picks_own_rows
 
 _LOST = -1  # an axis that is not known any more
 _PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
 
 
-def turned(main: Any, batch: Dim) -> set[Value]:
+def turned(program: Program, main: Any, batch: Dim) -> dict[Value, Operation]:
     """The values that come of the model's inputs and of which the first axis may be as long as the
     batch, but is not the batch, or not in its order: another axis was put first, rows were cut,
-    picked or gathered from it. From there on sizes do not tell.
+    picked or gathered from it. From there on sizes do not tell. With the operation that did it.
     """
-    return _Flow(batch).run(main) if batch != 1 else set()
+    return _Flow(program, batch).run(main) if batch != 1 else {}
 
 
 class _Flow:
-    """live: what depends on the inputs; turned: of that, whose rows are not the batch's; moved:
-    which axis has the batch where a transpose put another first, or _LOST.
+    """live: what depends on the inputs; turned: of that, whose rows are not the batch's, and since
+    which operation; moved: which axis has the batch where a transpose put another first, or _LOST.
     """
 
-    def __init__(self, batch: Dim) -> None:
-        self.batch = batch
+    def __init__(self, program: Program, batch: Dim) -> None:
+        self.program, self.batch = program, batch
         self.live: set[Value] = set()
-        self.turned: set[Value] = set()
+        self.turned: dict[Value, Operation] = {}
         self.moved: dict[Value, int] = {}
 
-    def run(self, main: Any) -> set[Value]:
+    def run(self, main: Any) -> dict[Value, Operation]:
         self.live.update(main.arguments)
         self._block(main)
         return self.turned
@@ -50,8 +51,11 @@ class _Flow:
                     self._same(ir.terminator(inner).operands, operation.results)
             elif len(operation.results) and self.live.intersection(operation.operands):
                 self.live.update(operation.results)
-                if self.turned.intersection(operation.operands) or self._turns(operation):
-                    self.turned.update(operation.results)
+                since = next((self.turned[v] for v in operation.operands if v in self.turned), None)
+                if since is None and self._turns(operation):
+                    since = operation
+                if since is not None:
+                    self.turned |= dict.fromkeys(operation.results, since)
                 self._move(operation)
 
     def _loop(self, loop: Operation) -> None:
@@ -69,7 +73,7 @@ class _Flow:
         self._same(given, loop.results)
         for value, rows in zip(given[carried:], list(loop.results)[carried:], strict=True):
             if value in self.live and self._is_long(rows):  # a new first axis: the rounds
-                self.turned.add(rows)
+                self.turned.setdefault(rows, loop)
 
     def _same(self, values: Iterable[Value], others: Iterable[Value]) -> None:
         """The others are what the values are."""
@@ -77,7 +81,7 @@ class _Flow:
             if value in self.live:
                 self.live.add(other)
             if value in self.turned:
-                self.turned.add(other)
+                self.turned.setdefault(other, self.turned[value])
             if value in self.moved:
                 self.moved.setdefault(other, self.moved[value])
 
@@ -93,8 +97,8 @@ class _Flow:
             return self._is_long(operation.results[0])  # rows are those of the first operand
         if x in self.moved and not self._is_long(x):
             # A first axis of another kind, made as long as the batch. Without that axis, trust.
-            ranks = {ir.type_of(v).rank for v in (x, operation.results[0])}
-            made = operation.name == "ai.reshape" or len(ranks) == 1
+            less = ir.type_of(operation.results[0]).rank < ir.type_of(x).rank
+            made = operation.name in ("ai.reshape", "ai.gather_nd") or not less
             return made and self._is_long(operation.results[0]) and not self._is_first(x)
         if x not in self.live or not self._is_long(x):
             return False
@@ -104,7 +108,8 @@ class _Flow:
             cut = (attrs["starts"][0], attrs["steps"][0], attrs["sizes"][0])
             return cut != (0, 1, self.batch)
         if operation.name == "ai.gather_nd":
-            return not attrs["batch_dims"]
+            own = attrs["batch_dims"] or picks_own_rows(self.program, operation.operands[1])
+            return not own or not self._is_long(operation.results[0])
         if operation.name in _PICK:
             return bool(attrs["axis"] == 0)
         # A reduction that keeps its axis leaves one row, which may be added to all.
