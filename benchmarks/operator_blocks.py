@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.operator_models import Array, Node, const, drawn, feed, given, op
-
-Made = Iterator[tuple[str, Callable[[], Node]]]
+from benchmarks.operator_models import Array, Made, Node, const, drawn, feed, given, op
 
 
 def recurrent() -> Made:

@@ -5,16 +5,14 @@ The table of all, which maps a name to what makes the model's expression, is `CA
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks.operator_blocks import attentions, quantised, recurrent, trees
 from benchmarks.operator_layers import convolutions, normalisations, pools, products
-from benchmarks.operator_models import Array, Node, const, drawn, feed, given, op, positive
-
-Made = Iterator[tuple[str, Callable[[], Node]]]
+from benchmarks.operator_models import Array, Made, Node, const, drawn, feed, given, op, positive
 
 
 def reductions() -> Made:

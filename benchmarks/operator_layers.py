@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.operator_models import Node, const, feed, op, positive
-
-Made = Iterator[tuple[str, Callable[[], Node]]]
+from benchmarks.operator_models import Made, Node, const, feed, op, positive
 
 
 def _conv(x: tuple[int, ...], w: tuple[int, ...], **how: Any) -> Callable[[], Node]:

@@ -6,7 +6,7 @@ of networks, odd ones among them, which no vector divides. The table of them is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ class Node:
     attributes: dict[str, Any]
     outputs: int = 1
     domain: str = ""
+
+
+Made = Iterator[tuple[str, Callable[[], Node]]]  # cases: names, and what makes their expressions
 
 
 def op(name: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Node:

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from benchmarks.machine import machine, versions
 from benchmarks.operator_cases import CASES
 from benchmarks.operator_models import model
 from benchmarks.pages import command, place, write_section
-from benchmarks.peer import relative_error
+from benchmarks.peer import Peer, relative_error, slot
 from benchmarks.peers import Cuvil, OnnxRuntime
-from benchmarks.report import exit_code
+from benchmarks.report import LIMIT, exit_code, ratio_table
 
-LIMIT = 1.2
 # The largest difference: of floats over the largest magnitude, of 8 bits in steps.
 # (Onnxruntime's Fourier transform of 1000 points is itself off by 3e-4.)
 ERRORS = {"float16": 4e-3, "float32": 5e-4, "float64": 1e-9}
@@ -54,15 +53,15 @@ class Built(Cuvil):
         return " ".join(dict.fromkeys(names))
 
 
-def timed(runs: Sequence[Callable[[], Any]], rounds: int, seconds: float) -> list[float]:
+def timed(peers: Sequence[Peer], rounds: int, seconds: float) -> list[float]:
     """Milliseconds of each: the median over the rounds of a slot's median, slots in turn."""
-    found: list[list[float]] = [[] for _ in runs]
+    found: list[list[float]] = [[] for _ in peers]
     for turn in range(rounds):
-        for n in range(len(runs)):
-            which = (n + turn) % len(runs)
+        for n in range(len(peers)):
+            which = (n + turn) % len(peers)
             _wait_for_spinning()
-            found[which].append(_slot(runs[which], seconds))
-    return [statistics.median(f) * 1e3 for f in found]
+            found[which].append(slot(peers[which], seconds)["median_ms"])
+    return [statistics.median(f) for f in found]
 
 
 def _wait_for_spinning() -> None:
@@ -72,17 +71,6 @@ def _wait_for_spinning() -> None:
         before = time.process_time()
         time.sleep(PAUSE_S)
         used = time.process_time() - before
-
-
-def _slot(run: Callable[[], Any], seconds: float) -> float:
-    run()
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < seconds:
-        before = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - before)
-    return statistics.median(times)
 
 
 def wrong(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> str:
@@ -112,7 +100,7 @@ def measure(name: str, folder: Path, options: Any) -> tuple[list[tuple[Any, ...]
         peers[1].load(folder / "model.onnx", threads, feeds)
         if difference := wrong(*(peer.run() for peer in peers)):
             return rows, f"{name}: {difference}"
-        times = timed([peer.run for peer in peers], options.rounds, options.seconds)
+        times = timed(peers, options.rounds, options.seconds)
         rows.append((name, threads, *times))
         shown = f"{times[0]:9.3f} {times[1]:9.3f} {times[0] / times[1]:6.2f}"
         print(f"{name:46} {threads} {shown}  {ours.schedules()}", flush=True)
@@ -135,16 +123,8 @@ def table(rows: Sequence[tuple[Any, ...]]) -> str:
     lines = [
         f"{len(rows)} times, {over} over {LIMIT}; the middle ratio is {middle:.2f}.",
         "",
-        "| operator | threads | cuvil, ms | onnxruntime, ms | ratio |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        *ratio_table([row for row in rows if row[2] > row[3]], "operator"),
     ]
-    for name, threads, ours, theirs in sorted(rows, key=lambda row: -row[2] / row[3]):
-        if ours <= theirs:
-            break
-        mark = " **slower**" if ours / theirs > LIMIT else ""
-        lines.append(
-            f"| {name} | {threads} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f}{mark} |"
-        )
     return "\n".join(lines)
 
 

@@ -16,6 +16,25 @@ from benchmarks.peers import PEERS, QUICK
 ROOT = Path(__file__).resolve().parents[1]
 
 
+LIMIT = 1.2  # of a ratio to onnxruntime's time; beyond it a line is marked
+
+
+def ratio_table(rows: Sequence[tuple[str, int, float, float]], what: str) -> list[str]:
+    """The lines of (name, threads, cuvil's ms, onnxruntime's ms), the worst ratio first; `what`
+    the names are of.
+    """
+    lines = [
+        f"| {what} | threads | cuvil, ms | onnxruntime, ms | ratio |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, threads, ours, theirs in sorted(rows, key=lambda row: -row[2] / row[3]):
+        mark = " **slower**" if ours / theirs > LIMIT else ""
+        lines.append(
+            f"| {name} | {threads} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f}{mark} |"
+        )
+    return lines
+
+
 def timing_options(
     parser: argparse.ArgumentParser, name: str, rounds: int, seconds: float, quiet: float
 ) -> None:

@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks import compare, models
 from benchmarks.machine import machine, versions
 from benchmarks.pages import command, place, write_section
+from benchmarks.report import ratio_table
 from tests.zoo.fetch import FetchError, fetch
 from tests.zoo.inputs import feeds
 from tests.zoo.models import BY_NAME, Shape
 
-LIMIT = 1.2
 # Where the tests' sizes are smaller than what the model is used for.
 SIZES: dict[str, dict[str, Shape]] = {
     "ppocrv4_det": {"x": (1, 3, 480, 640)},
@@ -58,20 +58,11 @@ def take(name: str, folder: Path) -> None:
 def table(rows: list[tuple[str, int, dict[str, Any]]]) -> str:
     """One line a model and thread count, the worst ratio first."""
 
-    def ratio(results: dict[str, Any]) -> float:
-        return results["cuvil"]["median_ms"] / results["onnxruntime"]["median_ms"]
-
-    lines = [
-        "| model | threads | cuvil, ms | onnxruntime, ms | ratio |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for name, threads, results in sorted(rows, key=lambda row: -ratio(row[2])):
+    def times(name: str, threads: int, results: dict[str, Any]) -> tuple[str, int, float, float]:
         ours, theirs = (results[p]["median_ms"] for p in ("cuvil", "onnxruntime"))
-        mark = " **slower**" if ratio(results) > LIMIT else ""
-        lines.append(
-            f"| {name} | {threads} | {ours:.3f} | {theirs:.3f} | {ratio(results):.2f}{mark} |"
-        )
-    return "\n".join(lines)
+        return name, threads, ours, theirs
+
+    return "\n".join(ratio_table([times(*row) for row in rows], "model"))
 
 
 def main() -> int:
