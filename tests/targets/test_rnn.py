@@ -177,7 +177,3 @@ def test_rows_with_lengths_stay_apart():
     types = _static([*_types("ai.gru", 18, 11), tensor("b", "int32")], t=9, b=5)
     program = program_of(types, lambda *a: ir.build("ai.gru", *a, hidden=18))
     assert check(program, V4, rnn.schedule).scheduled.facts.tasks == 5
-
-
-def _static(types: list, **sizes: int) -> list:
-    return [t.with_(shape=tuple(sizes.get(str(d), d) for d in t.shape)) for t in types]

@@ -115,6 +115,7 @@ class Resize:
 
 
 def untouched(n: Any, m: Any, scale: float | None) -> bool:
+    """Whether an axis of n elements that become m stays as it is."""
     return (scale is None or scale == 1.0) and same(n, m)
 
 

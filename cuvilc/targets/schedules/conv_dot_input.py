@@ -14,9 +14,9 @@ from cuvilc.targets.dots import BYTES, GROUP_BYTES
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_dot_plan import Plan, reach
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis
-from cuvilc.targets.schedules.dot_rounding import Rounding
+from cuvilc.targets.schedules.dot_rounding import VECTOR, Rounding
 from cuvilc.targets.schedules.gemm_plan import PANEL
-from cuvilc.targets.schedules.interleave import MOST_PLANES, VECTOR, interleave
+from cuvilc.targets.schedules.interleave import MOST_PLANES, interleave
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque
 
 _SLACK = 32  # bytes after a row: a vector's end, a group's end

@@ -31,9 +31,8 @@ from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, tile_r
 from cuvilc.targets.tir import const
 
 _MANY_ROWS = 24  # share a panel of floats
-_MOST_ROWS = (
-    10  # where they do not: registers for the panel's scales, zero points and numbers are left
-)
+# Where they do not: registers for the panel's scales, zero points and numbers are left.
+_MOST_ROWS = 10
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:

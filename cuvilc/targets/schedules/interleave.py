@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import tirx
 
+from cuvilc.targets.schedules.dot_rounding import VECTOR
 from cuvilc.targets.tir import Buffer, KernelBuilder, as_expr
 
-VECTOR = 16
 MOST_PLANES = 4
 
 

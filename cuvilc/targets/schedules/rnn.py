@@ -21,17 +21,17 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     if not isinstance(ir.attrs(anchor)["hidden"], int):
         raise Miss("a hidden size known at run time only")
     time, batch, width = ir.type_of(anchor.operands[0]).shape
-    rows = rnn_tiles.rows_of(region, anchor)
+    rows = rnn_tiles.rows_of(anchor)
     emitter = Emitter(region, name)
-    tasks: Dim = _whole_batch(emitter, chip, anchor, rows, batch)
+    tasks: Dim = _tasks(emitter, chip, anchor, rows, batch)
     directions = ir.type_of(anchor.operands[1]).shape[0]
     gates, hidden = GATES[anchor.name], ir.attrs(anchor)["hidden"]
     flops = directions * batch * time * (2 * gates * hidden * (width + hidden))
     return emitter.finish("rnn", tasks, flops)
 
 
-def _whole_batch(emitter: Emitter, chip: Chip, anchor: Any, rows: int, batch: Dim) -> Dim:
-    """Emit the tasks; returns how many."""
+def _tasks(emitter: Emitter, chip: Chip, anchor: Any, rows: int, batch: Dim) -> Dim:
+    """Emit them; returns how many. rows: of the batch that a task takes, 0 for one (rows_of)."""
     b = emitter.builder
     if rows and isinstance(batch, int):
         tiled = rnn_tiles.Tiled(emitter, chip, anchor, rows)

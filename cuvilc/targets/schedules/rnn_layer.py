@@ -60,6 +60,7 @@ class Layer:
     # ---- the loops
 
     def task(self, t: Any) -> None:
+        """Task number t: a row of the batch, in the second half of its other direction."""
         b, k = self.b, self.k
         self.direction, self.row = const(0), t
         if self.directions == 2:

@@ -16,7 +16,7 @@ from tvm import tirx
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import product
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.region import Emitter, Region
+from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules import rnn_cells
 from cuvilc.targets.schedules.gemm_plan import at_dtype
 from cuvilc.targets.schedules.microkernel import RegisterTile, balanced, lesser, split, tile_rows
@@ -33,7 +33,7 @@ _LEAST_STEPS = 16  # rows and steps that share a packed element: fewer do not re
 _VECTORS = 8  # of sums in a row of a tile, at most
 
 
-def rows_of(region: Region, anchor: Any) -> int:
+def rows_of(anchor: Any) -> int:
     """How many rows of the batch a task takes; 0 where each is better by itself.
 
     Where only the run knows how many there are: where there are so many.
