@@ -20,6 +20,8 @@ from cuvilc.targets.notation import Accessor, Notation
 from cuvilc.targets.part import Part
 from cuvilc.targets.tir import Buffer, CannotVectorize, KernelBuilder, is_load
 
+_PICKS = ("ai.gather", "ai.gather_elements", "ai.gather_nd")
+
 
 class Miss(Exception):
     """Why a schedule does not take a region. Raised before anything is built."""
@@ -58,11 +60,26 @@ class Region:
         return [ir.type_of(v) for v in (*self.arguments, *self.results)]
 
     def moved_bytes(self) -> Dim:
-        """Bytes read and written when every buffer is touched once."""
+        """Bytes read and written when every buffer is touched once, of tables what is picked."""
         total: Dim = 0
-        for t in self.types():
-            total = total + product(t.physical_shape) * item_bytes(t.dtype)
+        for value in (*self.arguments, *self.results):
+            total = total + self._touched(value) * item_bytes(ir.type_of(value).dtype)
         return total
+
+    def _touched(self, value: Value) -> Dim:
+        """Elements of a buffer, or as many as are gathered from it when nothing else reads it."""
+        whole = product(ir.type_of(value).physical_shape)
+        picked: Dim = 0
+        for operation in self.operations:
+            if value in operation.operands[1:]:
+                return whole
+            if value in operation.operands[:1]:
+                if operation.name not in _PICKS:
+                    return whole
+                picked = picked + product(ir.type_of(operation.results[0]).shape)
+        if value in self.results or picked == 0:
+            return whole
+        return min(picked, whole) if isinstance(picked, int) and isinstance(whole, int) else picked
 
     def argument(self, value: Value) -> int | None:
         """Which buffer of the launch the value is; None if it is computed inside."""

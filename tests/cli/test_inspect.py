@@ -14,7 +14,7 @@ import pytest
 from cuvilc import __version__
 from cuvilc.cli_text import bytes_text, count_text, range_text, time_text
 
-from .helpers import Cuvilc
+from .helpers import Cuvilc, gather, save
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ["build", "run", "bench", "verify", "inspect", "targets", "explain"]
@@ -53,6 +53,12 @@ def test_explain_and_version_load_nothing_heavy() -> None:
 
 def test_inspect_loads_no_compiler(built: Path) -> None:
     assert loaded_by("inspect", str(built / "net.cuvil")) <= {"jsonschema"}
+
+
+def test_of_a_table_the_rows_that_are_read_count(cuvilc: Cuvilc, tmp_path: Path) -> None:
+    cuvilc.ok("build", save(tmp_path, gather()), "--cpu", "host", "-o", "g.cuvil")
+    row, index = 3 * 4, 8
+    assert cuvilc.ok("inspect", "g.cuvil", "--json").data["totals"]["bytes"] == index + 2 * row
 
 
 def test_run_loads_no_compiler(folder: Path) -> None:
