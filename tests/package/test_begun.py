@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cuvilc.artifact import read_package
 from cuvilc.diagnostics import CuvilError
 from cuvilc.package import begun as module
 from cuvilc.package.begun import Begun, begun
-from cuvilc.package.plan import Buffer, BufferKind, Plan
+from cuvilc.package.plan import Adaptable, Buffer, BufferKind, Part, Plan
 from cuvilc.package.runtime_source import feature_bits
 from cuvilc.package.weights import LazyWeight, Weights
 from cuvilc.package.write import write_package
@@ -66,6 +67,17 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.cuvil", "b.cuvil"):
         write(tmp_path / name)
     assert contents(tmp_path / "a.cuvil") == contents(tmp_path / "b.cuvil")
+
+
+def test_the_weights_own_hash_where_adapters_ask_for_it(tmp_path: Path) -> None:
+    """It is part of what is missing, so all weights are stored first."""
+    site = Adaptable("w", 16, (4,), "float32", "", 0, (Part("scale", "weight", "plain", 0, 4),))
+    plan = replace(scale_plan(), adaptable=[site])
+    usual = write(tmp_path / "a.cuvil", ahead=False, plan=plan)
+    early = write(tmp_path / "b.cuvil", plan=plan)
+    read_package(tmp_path / "b.cuvil", check=True)
+    assert {**usual, "files": None} == {**early, "files": None}
+    assert early["weights"]["sha256"] == sha256(scale_weights()["w"].tobytes()).hexdigest()
 
 
 def test_a_library_that_is_larger_than_its_room(
