@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cuvilc.cli_output import Output, table
+from cuvilc.cli_output import Output, printable, table
 from cuvilc.cli_text import bytes_text, count_text
 
 _NAMES = 8
@@ -55,6 +55,9 @@ def show_costs(costs: dict[str, Any], out: Output) -> None:
     out.text(f"  adapters {', '.join(costs['adapters'])}")
     rows = table("--lora", "package", "memory", "FLOP a row", "more", "swap", right=range(1, 6))
     for mode, cost in costs["modes"].items():
+        if "not_possible" in cost:
+            rows.add_row(mode, "not possible", *["–"] * 4)
+            continue
         swap = "build anew" if cost["swap_ms"] is None else f"{cost['swap_ms']:.3g} ms"
         swap = swap if cost["swap_ms"] != 0 else "none"
         rows.add_row(
@@ -62,5 +65,9 @@ def show_costs(costs: dict[str, Any], out: Output) -> None:
             count_text(cost["row_flops"]), f"{cost['row_overhead']:.2%}", swap,
         )  # fmt: skip
     out.draw(rows)
+    for mode, cost in costs["modes"].items():
+        if "not_possible" in cost:
+            why = cost["not_possible"]
+            out.wrapped(printable(f"  {mode:<8} not possible ({why['code']}): {why['message']}"))
     out.text("  a row is what a product takes at once: a token of a text, a place of an image")
     out.wrapped(f"  recommended: --lora {costs['recommended']}: {costs['why']}")

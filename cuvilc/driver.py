@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -257,9 +257,17 @@ class _Build:
             return
         if self.request.dry_run:
             from cuvilc.driver_lora_costs import compare  # noqa: PLC0415
+            from cuvilc.driver_lora_trial import refusals  # noqa: PLC0415
 
+            refused = refusals(self.request)
+            if len(refused) == len(driver_lora.MODES):
+                raise refused[self.attached.mode]
             with program:
-                self.costs = {"lora": compare(program, self.attached, self.request.precision)}
+                costs = compare(program, self.attached, self.request.precision, refused)
+            self.costs = {"lora": costs}
+            if self.attached.mode in refused:  # and not asked for: go on with what is possible
+                self.attached = replace(self.attached, mode=costs["recommended"])
+                self.report.notes.append(f"planned as with `--lora {self.attached.mode}`")
         driver_lora.attach(program, self.request, self.attached)
         self.options.adapters = driver_lora.embedded(self.attached)
 

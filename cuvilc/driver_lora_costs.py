@@ -6,11 +6,13 @@ a dry run; `cuvilc bench` measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from cuvilc.adapter import Adapter, ModuleChange
+from cuvilc.diagnostics import CuvilError
 from cuvilc.driver_lora import BATCH, FOLD, SWAP, Attached
 
 # Bytes of weights that a swap makes a second, on one thread: reading the base, adding B·A, writing.
@@ -29,11 +31,15 @@ FLOPS_PER_SECOND = 5e10
 _SHORT_BATCH = 0.02  # of a row's work: below it, different adapters in one batch are cheap
 
 
-def compare(program: Any, attached: Attached, precision: str = "") -> dict[str, Any]:
+def compare(
+    program: Any, attached: Attached, precision: str = "",
+    refused: Mapping[str, CuvilError] = MappingProxyType({}),
+) -> dict[str, Any]:  # fmt: skip
     """The costs of each mode for these adapters, and the mode that is recommended, with the reason.
 
     bytes: `package_bytes` more than the base package's; `memory_bytes` more when loaded.
-    precision: the build's, as bfloat16 weights are not merged but exchanged.
+    precision: the build's, as bfloat16 weights are not merged but exchanged. refused: modes that
+    are not possible, not all of them; these have `not_possible`, and no costs.
     """
     changes = [c for a in attached.adapters for c in a.changes]
     low = [c.low_rank for c in changes if c.low_rank is not None]
@@ -58,7 +64,11 @@ def compare(program: Any, attached: Attached, precision: str = "") -> dict[str, 
                 "row_overhead": round(overhead, 5), "swap_ms": 0.0},
     }  # fmt: skip
     crossover = round(seconds / row_seconds) if row_seconds else None
-    recommended, why = _recommend(len(attached.adapters), overhead, crossover)
+    for mode, error in refused.items():
+        first = error.diagnostics[0]
+        reason = {"code": first.code, "message": first.message}
+        modes[mode] = {**dict.fromkeys(modes[mode]), "not_possible": reason}
+    recommended, why = _recommend(len(attached.adapters), overhead, crossover, refused)
     return {
         "adapters": [a.name for a in attached.adapters],
         "changed_bytes": weights.changed_bytes(),
@@ -70,7 +80,21 @@ def compare(program: Any, attached: Attached, precision: str = "") -> dict[str, 
     }
 
 
-def _recommend(count: int, overhead: float, crossover: int | None) -> tuple[str, str]:
+def _recommend(
+    count: int, overhead: float, crossover: int | None, refused: Container[str]
+) -> tuple[str, str]:
+    """The best of the modes that are possible, and the reason."""
+    best, why = _best(count, overhead, crossover)
+    if best not in refused:
+        return best, why
+    others = {SWAP: "an adapter is put in its place when it is used",
+              BATCH: f"at {overhead:.1%} of the base's work in every row",
+              FOLD: "which adds all adapters up into one model"}  # fmt: skip
+    other = next(mode for mode in others if mode not in refused)
+    return other, f"{others[other]}; `{best}` is not possible"
+
+
+def _best(count: int, overhead: float, crossover: int | None) -> tuple[str, str]:
     if count == 0:
         return SWAP, "adapters come later: each is put in its place when it is used"
     if count == 1:

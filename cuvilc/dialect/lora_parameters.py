@@ -66,7 +66,10 @@ class Parameters:
 
     def clash(self, owner: str, adapter: Adapter, what: str) -> CuvilError:
         message = f"`{owner}` and `{adapter.name}` both change `{what}`, of which one replaces it"
-        return fail(codes.CLASHING_CHANGES, message, place=str(adapter.place))
+        return fail(
+            codes.CLASHING_CHANGES, message, place=str(adapter.place),
+            help="`--lora swap` keeps them apart, each with its own; so does a package for each",
+        )  # fmt: skip
 
     def add_bias(self, adapter: Adapter, module: str, low: LowRank) -> None:
         """scale · the bias of B is added to the module's own bias. CUV743."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import cuvil
 import numpy as np
@@ -169,3 +170,69 @@ def test_a_path_with_a_colon(folder: Path) -> None:
     assert read_adapters(["a:b", "a:b:c", "x:y"]) == (
         (Path("a:b"), ""), (Path("a:b"), "c"), (Path("x"), "y")
     )  # fmt: skip
+
+
+BOTH = ("build", "model.onnx", "--adapter", "sql", "--adapter", "chat")
+
+
+def _dry(cuvilc: Cuvilc, *options: str) -> tuple[dict[str, Any], str]:
+    """What a dry run says of the modes, and the table as it is shown."""
+    shown = cuvilc.ok(*BOTH, *options, "--dry-run").out
+    costs: dict[str, Any] = cuvilc.ok(*BOTH, *options, "--dry-run", "--json").data["program"][
+        "lora"
+    ]
+    return costs, re.sub(r" {2,}", "  ", shown[shown.index("  adapters") :])
+
+
+def _apart(folder: Path, how: str) -> None:
+    """Adapters that cannot be folded together: two that replace the weight, or of DoRA."""
+    for seed, name in enumerate(("sql", "chat")):
+        if how == "CUV742":
+            key, value = f"{files.PREFIX}{PATH}.weight", graphs.values(N, K, seed=seed)
+            files.write(folder / name, {key: value}, modules_to_save=["q_proj"])
+        else:
+            gain = {f"{files.PREFIX}{PATH}.lora_magnitude_vector": np.ones(N, np.float32)}
+            tensors = files.pair(PATH, 2, K, N) | gain
+            files.write(folder / name, tensors, target_modules=["q_proj"], use_dora=True)
+
+
+@pytest.mark.parametrize("code", ["CUV740", "CUV742"])
+def test_dry_run_where_folding_is_refused(cuvilc: Cuvilc, folder: Path, code: str) -> None:
+    _apart(folder, code)
+    for options in ((), ("--lora", "swap"), ("--lora", "batch")):
+        costs, shown = _dry(cuvilc, *options)
+        assert costs["recommended"] == "swap"
+        fold = costs["modes"]["fold"]
+        assert fold["not_possible"]["code"] == code and fold["package_bytes"] is None
+        assert "\n fold  not possible  –  –  –  –\n" in shown
+        assert f"  fold  not possible ({code}): `" in shown
+        assert "not possible" not in shown.replace(" fold  not possible", "")
+    refused = cuvilc(*BOTH, "--lora", "fold", "--dry-run")
+    assert refused.code == 1 and code in refused.err
+    assert code != "CUV742" or "help: `--lora swap` keeps them apart" in refused.err
+
+
+def test_dry_run_where_nothing_is_possible(cuvilc: Cuvilc, folder: Path) -> None:
+    _apart(folder, "CUV742")
+    refused = cuvilc(*BOTH, "--target", "null", "--dry-run")
+    assert refused.code == 1 and "CUV742" in refused.err
+
+
+def test_dry_run_where_rows_are_not_the_batch(
+    cuvilc: Cuvilc, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuvilc.driver_lora_costs._SHORT_BATCH", 100)
+    costs, shown = _dry(cuvilc)
+    assert costs["recommended"] == "batch" and "not possible" not in shown
+    layer = graphs.node("MatMul", f"t {PATH}.weight", "y", f"/{PATH.replace('.', '/')}/MatMul")
+    nodes = [graphs.node("Transpose", "x", "t", "turn", perm=[1, 0, 2]), layer]
+    weights = {f"{PATH}.weight": graphs.values(K, N)}
+    builders.saved(
+        folder, builders.model(nodes, [builders.tensor("x", ["b", "t", K])], ["y"], weights)
+    )
+    for options in ((), ("--lora", "swap"), ("--lora", "fold")):
+        costs, shown = _dry(cuvilc, *options)
+        assert costs["recommended"] == "swap" and "`batch` is not possible" in costs["why"]
+        assert costs["modes"]["batch"]["not_possible"]["code"] == "CUV743"
+        assert "after `turn` (ai.transpose)" in " ".join(shown.split())
+    assert "CUV743" in cuvilc(*BOTH, "--lora", "batch", "--dry-run").err

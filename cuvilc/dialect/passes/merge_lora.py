@@ -34,13 +34,10 @@ def run(program: Program, context: PassContext) -> None:
     """After it no `ai.lora` of constants is left. CUV740, CUV741."""
     with program:
         graph = Graph(program)
-        chains = [_chain(graph, n) for n in in_order(graph) if n.name == "ai.lora"]
-        wanted = [c for c in chains if c is not None]
+        wanted = _checked(graph)
         for n in graph.live():
             if n.name == "ai.lora" and not _is_constant(graph, n):
                 context.miss(NAME, n.op, "its weight or its factors arrive at run time")
-        for chain in wanted:
-            _check(chain)
         sources = {graph.key(v) for c in wanted for v in c.constants(graph)}
         for number, chain in enumerate(wanted):
             if context.progress:
@@ -48,6 +45,21 @@ def run(program: Program, context: PassContext) -> None:
             _fold(graph, chain, context)
             context.apply(NAME)
         _forget(graph, sources)
+
+
+def check(program: Program) -> None:
+    """Whether `run` can merge what there is, apart from the values. CUV740."""
+    with program:
+        _checked(Graph(program))
+
+
+def _checked(graph: Graph) -> list[_Chain]:
+    """All chains, each of adapters that add up."""
+    chains = [_chain(graph, n) for n in in_order(graph) if n.name == "ai.lora"]
+    found = [c for c in chains if c is not None]
+    for chain in found:
+        _check(chain)
+    return found
 
 
 def _forget(g: Graph, keys: set[str]) -> None:
