@@ -28,6 +28,7 @@ $(STAMPS)/venv: | machine
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/packages: pyproject.toml runtime/pyproject.toml $(STAMPS)/venv
+	@echo "cuvilc, cuvil and tools go into .venv: 1.4 GB, a minute or two"
 	$(BIN)/pip install --quiet -e runtime -e '.[verify,cross,dev]'
 	@touch $@
 
@@ -35,6 +36,7 @@ $(STAMPS)/packages: pyproject.toml runtime/pyproject.toml $(STAMPS)/venv
 # default build carries CUDA libraries; TORCH_PIP names another index for a build without:
 # make setup TORCH_PIP='--index-url ...' (docs/guide.md, "Torch without CUDA").
 $(STAMPS)/torch: $(STAMPS)/packages
+	@echo "torch and what benchmarks compare with go into .venv: 1.5 GB more, with CUDA several more"
 	$(BIN)/pip install --quiet $(TORCH_PIP) torch==2.13.0
 	$(BIN)/pip install --quiet -e '.[torch,bench]'
 	@touch $@
