@@ -103,8 +103,8 @@ def _pool(op: str, opset: int) -> None:
         if op != "MaxPool" or "auto_pad" in more:  # with both, neither reference gives ⌈n/stride⌉
             more.pop("dilations", None)
         if op == "MaxPool" and "auto_pad" in more:
-            # Larger ones make onnxruntime's padding negative, which it then refuses; by such padding
-            # onnx's reference shifts windows.
+            # Larger ones make onnxruntime's padding negative, which it then refuses; onnx's
+            # reference shifts windows by it.
             strides = more["strides"]
             assert isinstance(strides, list)
             more["strides"] = [min(s, k) for s, k in zip(strides, kernel, strict=True)]
