@@ -37,9 +37,9 @@ def _show_file(out: Output, report: dict[str, Any], every: bool) -> None:
     totals, found = report["totals"], report["modules"]
     lines = [
         f"{report['name']}  {report['path']}  {bytes_text(report['bytes'])}", "",
-        "  a .cuvla file, for the package of fingerprint `base`, from tensors of `sha256`",
-        f"  base     {report['base']}",
-        f"  sha256   {report['sha256']}",
+        "  a .cuvla file, for one package alone: `--base PACKAGE.cuvil` says whether it is yours",
+        f"  package  {report['base']}, its fingerprint",
+        f"  tensors  {report['sha256']}, the SHA-256 of those that it was made from",
         f"  rank     {', '.join(map(str, totals['ranks'])) or 'none'}",
         f"  totals   {totals['modules']} modules, {totals['weights']} weights",
     ]  # fmt: skip
@@ -78,11 +78,12 @@ def show_places(out: Output, places: dict[str, Any], every: bool) -> None:
         out.draw(rows)
         if len(found) > _ROWS and not every:
             out.text(f"… {len(found) - _ROWS} more, see --all")
-    for problem in left if every else left[:_ROWS]:
+    rows = 0 if places["nothing_attaches"] and not found else _ROWS  # said already, once for all
+    for problem in left if every else left[:rows]:
         out.text("")
         out.text(printable(Diagnostic(**problem).render()))
-    if len(left) > _ROWS and not every:
-        out.text(f"… {len(left) - _ROWS} more left over, see --all")
+    if len(left) > rows and not every:
+        out.text(f"… {len(left) - rows}{' more' * bool(rows)} left over, see --all")
 
 
 def _head(report: dict[str, Any]) -> Iterator[str]:

@@ -46,7 +46,7 @@ class Base:
             raise fail(codes.NOT_AN_ADAPTER, message, place=str(path))
         tensors: dict[str, Array] = {}
         for file in files:
-            tensors |= read_tensors(file).tensors
+            tensors |= read_tensors(file, "the base weights (`--base-weights`)").tensors
         return Base(path, tensors)
 
     def find(self, want: Wanted) -> tuple[str, Array] | None:

@@ -18,6 +18,8 @@ An adapter is one of these:
 A `.cuvla` file is what `cuvilc adapter build` made of one for a package, and is loaded there:
 `model.load_adapter("FILE.cuvla")`; `cuvilc adapter inspect FILE.cuvla` says what it is.
 
+`--base-weights` takes the checkpoint of the base model: a `.safetensors` file, or a folder of such.
+
 Next step: compare the path with what the message found there. In PEFT, `model.save_pretrained(DIR)`
 writes such a folder; a training run's checkpoints are such folders too.
 """,

@@ -34,10 +34,10 @@ def _tensors(want: Wanted) -> str:
     return ", ".join(own or every)
 
 
-def listed(words: Iterable[str]) -> str:
-    """`a`, `b`, … of at most six."""
+def listed(words: Iterable[str], most: int = _SHOWN) -> str:
+    """`a`, `b`, … of at most so many."""
     every = [f"`{w}`" for w in words]
-    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" * (len(every) > _SHOWN))
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 
 
 def not_found(want: Wanted, modules: list[str], near: list[str], searched: bool) -> Diagnostic:
@@ -66,11 +66,12 @@ def nothing_attaches(adapter: Adapter, where: str) -> str:
 
 
 def other_model(adapter: Adapter, modules: Sequence[str]) -> Diagnostic:
-    """Nothing attaches: said once, before all that does not. modules: the model's."""
+    """Nothing attaches: said once, instead of all that does not. modules: the model's."""
+    theirs = listed(modules, 3) if modules else "no names that are paths of modules"
     return Diagnostic(
         codes.MODULE_NOT_FOUND, nothing_attaches(adapter, "in the model"), str(adapter.place),
-        evidence=f"the adapter has {listed(c.path for c in adapter.changes)}\n"
-        f"the model has {listed(modules) if modules else 'no names that are paths of modules'}",
+        evidence=f"the adapter has {listed((c.path for c in adapter.changes), 3)}\n"
+        f"the model has {theirs}",
         help=_elsewhere(adapter, modules),
     )  # fmt: skip
 

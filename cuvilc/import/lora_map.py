@@ -41,11 +41,12 @@ class AdapterMap:
                 raise _bad(path, "the file is too large to be an adapter map")
             found = json.loads(path.read_text("utf-8"), object_pairs_hook=_unique)
         except OSError as error:
-            raise _bad(path, f"it cannot be read: {error.strerror or error}") from None
+            reason = error.strerror or error
+            raise _bad(path, f"the adapter map cannot be read: {reason}") from None
         except (ValueError, RecursionError) as error:
-            raise _bad(path, f"it is no JSON: {error}") from None
+            raise _bad(path, f"the adapter map is no JSON: {error}") from None
         if not isinstance(found, dict):
-            raise _bad(path, "it is no JSON object")
+            raise _bad(path, "the adapter map is no JSON object")
         return AdapterMap(path, {key: _entry(path, key, value) for key, value in found.items()})
 
     def get(self, want: Wanted) -> Entry | None:

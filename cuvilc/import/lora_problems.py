@@ -12,7 +12,9 @@ _SHOWN = 12  # of one code: a file of which all is wrong is not told line by lin
 
 @dataclass
 class Problems:
-    """`place`: the file that they are in. `first`: what is said before all of them."""
+    """`place`: the file that they are in. `first`: what is said before all of them; of an adapter
+    of another model instead of them.
+    """
 
     place: str
     found: dict[str, list[Diagnostic]] = field(default_factory=dict)
@@ -27,8 +29,9 @@ class Problems:
     def settle(self) -> None:
         """Raise what was found, if anything was."""
         shown: list[Diagnostic] = [*self.first]
+        told = {d.place for d in self.first}
         for code in sorted(self.found):
-            same = self.found[code]
+            same = [d for d in self.found[code] if d.place not in told]
             if len(same) > _SHOWN:
                 same[_SHOWN - 1].notes.append(f"and {len(same) - _SHOWN} more of this kind")
             shown += same[:_SHOWN]

@@ -52,8 +52,11 @@ class TensorFile:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def read_tensors(path: Path) -> TensorFile:
-    """Map a safetensors file. CUV701 unreadable, CUV702 damaged, CUV709 unknown dtype, CUV710."""
+def read_tensors(path: Path, whose: str = "the adapter's tensors") -> TensorFile:
+    """Map a safetensors file. CUV701 unreadable, CUV702 damaged, CUV709 unknown dtype, CUV710.
+
+    whose: what the file holds, for messages.
+    """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -61,7 +64,7 @@ def read_tensors(path: Path) -> TensorFile:
             return _read(path, file)
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"cannot read the adapter's tensors: {reason}"
+        message = f"cannot read {whose}: {reason}"
         raise fail(codes.NOT_AN_ADAPTER, message, place=str(path)) from None
 
 
@@ -172,7 +175,7 @@ def _sizes(value: Any, most: int) -> bool:
 
 def _damaged(path: Path, why: str) -> CuvilError:
     if "pickle" in why or "PyTorch" in why:
-        return fail(codes.PICKLED, f"the adapter's tensors are pickled: {why}", place=str(path))
+        return fail(codes.PICKLED, f"the tensors are pickled: {why}", place=str(path))
     return fail(codes.BAD_TENSOR_FILE, f"no whole safetensors file: {why}", place=str(path))
 
 

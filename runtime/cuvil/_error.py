@@ -9,6 +9,10 @@ HELP = {
     "CUV608": "use a smaller shape or fewer threads",
     "CUV611": "`cuvilc adapter build ADAPTER --base PACKAGE` makes a file for this package",
 }
+_NOT_THE_FILE = {  # of CUV611, by what the message says
+    "` is loaded already: ": '`model.load_adapter(FILE, "ANOTHER_NAME")`, or unload the other one',
+    "` is in use: ": "`model.use(None)`, or the name of another one, before it is unloaded",
+}
 
 
 class CuvilError(Exception):
@@ -24,7 +28,7 @@ class CuvilError(Exception):
         self.code = code
         self.message = message
         self.place = place
-        self.help = help or HELP.get(code, f"see `cuvilc explain {code}`")
+        self.help = help or _help(code, message)
         self.text = text
 
     def __str__(self) -> str:
@@ -32,3 +36,10 @@ class CuvilError(Exception):
             return self.text
         place = f"\n  --> {self.place}" if self.place else ""
         return f"error[{self.code}]: {self.message}{place}\n   = help: {self.help}"
+
+
+def _help(code: str, message: str) -> str:
+    for said, help in _NOT_THE_FILE.items():
+        if code == "CUV611" and said in message:
+            return help
+    return HELP.get(code, f"see `cuvilc explain {code}`")

@@ -153,3 +153,6 @@ def test_an_adapter_of_another_model(cuvilc, package, tmp_path) -> None:  # noqa
         told = cuvilc("adapter", "inspect", "other", "--base", base, "--json").data["base"]
         assert [first in line for line in told["nothing_attaches"]] == [True]
         assert len(told["left_over"]) == 2
+        assert "adapter-map" not in result.out and "2 left over, see --all" in result.out
+        every = cuvilc("adapter", "inspect", "other", "--base", base, "--all").out
+        assert every.count("error[") == 2

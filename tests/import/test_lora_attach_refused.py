@@ -14,7 +14,9 @@ from cuvilc.adapter import ModuleChange, Rows
 from cuvilc.diagnostics import CuvilError
 
 from .lora_graphs import (
+    adapter,
     array,
+    attach,
     checkpoint,
     convolution,
     found,
@@ -70,6 +72,25 @@ def test_everything_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(CuvilError) as caught:
         found(made, linear("fa", 4, 4), linear("fc", 4, 4), linear("fb", 4, 4))
     assert [d.code for d in caught.value.diagnostics] == ["CUV720"] * 2
+
+
+def test_an_adapter_of_another_model_is_told_in_few_words(tmp_path: Path) -> None:
+    """Once for all its modules; what another adapter lacks is told as ever."""
+    made = two(tmp_path, "fc.weight", "fd.weight")
+    strange = adapter(*(linear(f"h.{i}.q", 4, 4) for i in range(30)), name="strange")
+    mine = adapter(linear("fc", 4, 4), linear("fb", 4, 4), name="mine")
+    with pytest.raises(CuvilError) as caught:
+        attach.find_sites(made, [strange])
+    (told,) = caught.value.diagnostics
+    assert told.message.startswith("none of the 30 modules that adapter `strange` changes is in")
+    assert told.evidence.splitlines() == [
+        "the adapter has `h.0.q`, `h.1.q`, `h.2.q` and 27 more", "the model has `fc`, `fd`"
+    ]  # fmt: skip
+    assert "adapter-map" not in str(caught.value)
+    with pytest.raises(CuvilError) as caught:
+        attach.find_sites(made, [strange, mine])
+    first, second = caught.value.diagnostics
+    assert "strange" in first.message and "adapter `mine`: `fb.weight`" in second.message
 
 
 def test_a_model_without_names_says_so(tmp_path: Path) -> None:
@@ -295,6 +316,9 @@ def test_no_base_weights_in_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     assert refused(made, linear("fc", 4, 4), base_weights=folder).code == "CUV701"
+    error = refused(made, linear("fc", 4, 4), base_weights=tmp_path / "nope")
+    assert error.code == "CUV701" and error.place == str(tmp_path / "nope")
+    assert error.message.startswith("cannot read the base weights (`--base-weights`): No such")
 
 
 def test_a_convolutions_bias_goes_with_its_weight(tmp_path: Path) -> None:
@@ -378,8 +402,8 @@ def test_a_merged_matrix_by_values_and_by_the_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ("{", "it is no JSON"),
-        ("[]", "it is no JSON object"),
+        ("{", "the adapter map is no JSON"),
+        ("[]", "the adapter map is no JSON object"),
         ('{"a": "b", "a": "c"}', "`a` stands there twice"),
         ({"fc": 3}, "`fc` must be a name"),
         ({"fc": {"name": "fc.weight", "axis": 1}}, "`fc` must be a name"),
@@ -400,7 +424,8 @@ def test_a_map_that_is_not_right(tmp_path: Path, entries: Any, message: str) -> 
 def test_no_map(tmp_path: Path) -> None:
     made = two(tmp_path, "fc.weight", "fd.weight")
     error = refused(made, linear("fc", 4, 4), adapter_map=tmp_path / "none.json")
-    assert error.code == "CUV726" and "cannot be read" in error.message
+    assert error.code == "CUV726"
+    assert error.message.startswith("the adapter map cannot be read: No such file")
 
 
 @pytest.mark.parametrize("outputs", [[0, 3], [1, 4], [4, 4]])

@@ -120,6 +120,7 @@ def test_adapters_from_files(model, tmp_path):
     file.write_bytes(cuvla("new", changes))
     model.load_adapter(file)
     refused("CUV611", "an adapter `new` is loaded already", model.load_adapter, file)
+    refused("CUV611", 'help: `model.load_adapter(FILE, "ANOTHER_NAME")`', model.load_adapter, file)
     refused("CUV611", "an adapter `all` is loaded already", model.load_adapter, file, "all")
     model.load_adapter(str(file), "another")
     assert [a.name for a in model.adapters][-2:] == ["new", "another"]
@@ -127,6 +128,7 @@ def test_adapters_from_files(model, tmp_path):
         model.use(name)
         assert same(seen(model), ADAPTERS.get(name, changes))
     refused("CUV611", "adapter `new` is in use", model.unload_adapter, "new")
+    refused("CUV611", "help: `model.use(None)`", model.unload_adapter, "new")
     model.use(None)
     for name in ("new", "another", "pieces"):
         model.unload_adapter(name)
