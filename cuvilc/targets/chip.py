@@ -14,10 +14,10 @@ class Chip:
     runtime must find, by its names; `llvm`: options of TVM's LLVM target. Cache sizes in bytes are
     those of the smallest common machine of the level.
 
-    `dots`: texts of LLVM functions by name (schedules/dot_tile.py), where the chip has better ones
-    than the portable; `fast_dots`: those that are one instruction. `base`: the levels that this one
-    refines, nearest first, for kernels of the kinds in `refines` (kernels.py, kinds_of) only:
-    others have one code for both.
+    `dots`: texts of LLVM functions by name (dots.py), for products of narrow numbers and what goes
+    with them, where the chip has better ones than the portable; `fast_dots`: those that are one
+    instruction. `base`: the levels that this one refines, nearest first, for kernels of the kinds
+    in `refines` (kernels.py, kinds_of) only: others have one code for both.
     """
 
     name: str

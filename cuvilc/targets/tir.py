@@ -113,7 +113,7 @@ class KernelBuilder:
         self._scopes: list[int] = [0]  # identities of the open blocks
         self._scalar_vars: dict[Expr, PrimExpr] = {}
         self._scratch_offset: Dim = 0
-        self._llvm: list[str] = [_ARGUMENT]
+        self._llvm = {"": _ARGUMENT}  # texts by the name of the function
         self._count = 0
         self._analyzer = Analyzer()
         self._zeros: dict[Dim, PrimExpr] = {}
@@ -403,8 +403,7 @@ class KernelBuilder:
 
     def llvm(self, name: str, text: str) -> None:
         """Add a function in LLVM IR to the kernel's module: instructions that TIR cannot say."""
-        if not any(f"@{name}(" in t for t in self._llvm):
-            self._llvm.append(text)
+        self._llvm.setdefault(name, text)
 
     def call(self, symbol: str, buffers: Sequence[Buffer], indices: Sequence[Any]) -> None:
         """Call a part (part.py) with the addresses of buffers, then with indices."""
@@ -444,7 +443,7 @@ class KernelBuilder:
         (statements,) = self._blocks
         body = _sequence([*head, *self._head, *statements, tirx.Return(const(0, "int32"))])
         # One text: LLVM reads a module of it.
-        text = "".join(self._llvm if self.uses_half else [*self._llvm, _NO_HALF])
+        text = "".join([*self._llvm.values(), *([] if self.uses_half else [_NO_HALF])])
         body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
         function = tirx.PrimFunc(list(params), body, PrimType("int32"))
         return function.with_attr("global_symbol", symbol).with_attr(
