@@ -22,6 +22,20 @@ def test_samples(name, case, chip):
     check_sample(name, case, chip, elementwise.schedule)
 
 
+@on_chips
+def test_levels_of_0_have_no_sign(chip):
+    """They stand for integers, which have no -0; by it 1 / x would be -∞."""
+
+    def body(x):
+        zero = ir.full(10, (), "uint8")
+        return ir.build("ai.fake_quantize", x, ir.full(1.0), zero, ir.full(0.5))
+
+    x = np.array([-0.3, -0.5, -0.0, 0.3, -2] * 7, np.float32)
+    (y,) = Kernel(program_of([tensor("35")], body), chip, elementwise.schedule).run({"x0": x})
+    np.testing.assert_array_equal(y, [0, 0, 0, 0, -1] * 7)
+    assert not np.signbit(y[y == 0]).any()
+
+
 SIZES = (0, 1, 15, 16, 17, 31, 33, 64, 127, 129, 1000)
 
 

@@ -218,7 +218,8 @@ class FakeQuantize:
     """ai.quantize_linear and then ai.dequantize_linear by `y_scale`, as floats; all but x are
     single numbers.
 
-    round(saturated(x / scale)) · y_scale; the zero point, of bytes, only moves the limits.
+    round(saturated(x / scale)) · y_scale; the zero point, of bytes, only moves the limits. Levels
+    are integers: what rounds to -0 is 0.
     """
 
     x: Tensor
@@ -237,14 +238,14 @@ class FakeQuantize:
     def reference(x, scale, zero_point, y_scale):
         zero = float(zero_point.reshape(()))
         low, high = (v - zero for v in _limits(zero_point.dtype.name))
-        level = np.rint(x.astype(np.float32) / scale.reshape(()).astype(np.float32))
+        level = np.rint(x.astype(np.float32) / scale.reshape(()).astype(np.float32)) + 0.0
         return np.where(np.isnan(level), low, np.clip(level, low, high)) * y_scale.reshape(())
 
     def element(k, i, x, scale, zero_point, y_scale):
         zero = k.cast(_at(k, zero_point, i, 0, 0), "float32")
         quotient = k.div(x[i], _at(k, scale, i, 0, 0))
         level = _saturated(k, quotient, zero, zero_point.type.dtype)
-        return k.round_even(level) * _at(k, y_scale, i, 0, 0)
+        return k.cast(k.round_small(level), "float32") * _at(k, y_scale, i, 0, 0)
 
     samples = (
         sample("float32[3,5]", np.float32(0.02), np.array(128, np.uint8), np.float32(0.02)),
