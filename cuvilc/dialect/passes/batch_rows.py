@@ -13,6 +13,7 @@ from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.batch_index import picks_own_rows
 
 _LOST = -1  # an axis that is not known any more
+_PUT = ("ai.scatter_elements", "ai.scatter_nd")
 _PICK = ("ai.gather", "ai.gather_elements", "ai.top_k")  # along their axis
 
 
@@ -95,6 +96,8 @@ class _Flow:
             return attrs["perm"][:1] != (0,) and self._is_long(operation.results[0])
         if operation.name == "ai.matmul" and (x not in self.live or _is_turned_product(x, attrs)):
             return self._is_long(operation.results[0])  # rows are those of the first operand
+        if operation.name in _PUT:
+            return self._puts_elsewhere(operation)
         if x in self.moved and not self._is_long(x):
             # A first axis of another kind, made as long as the batch. Without that axis, trust.
             less = ir.type_of(operation.results[0]).rank < ir.type_of(x).rank
@@ -114,6 +117,15 @@ class _Flow:
             return bool(attrs["axis"] == 0)
         # A reduction that keeps its axis leaves one row, which may be added to all.
         return attrs.get("keepdims") is False and 0 in (*attrs.get("axes", ()), attrs.get("axis"))
+
+    def _puts_elsewhere(self, scatter: Operation) -> bool:
+        """Whether what is written may go to other rows than it has."""
+        _, indices, updates = scatter.operands
+        if not self._is_long(scatter.results[0]) or not self.live.intersection((indices, updates)):
+            return False
+        if scatter.name == "ai.scatter_elements":
+            return bool(ir.attrs(scatter)["axis"] == 0)
+        return not (self._is_long(updates) and picks_own_rows(self.program, indices))
 
     def _move(self, operation: Operation) -> None:
         """Note where the batch is in what an operation makes of its operands."""

@@ -184,3 +184,30 @@ def test_an_axis_in_front_of_the_batch_is_picked_from(name: str) -> None:
 
     program = make({"x": "[b,s,3]"}, body)
     assert lost(program, b)[-1] == f"ai.{name}"
+
+
+def written(m: Any, x: Any, indices: Any) -> Any:
+    """x put into zeros of its shape, at the indices."""
+    zeros = ir.full(0, ir.type_of(x).shape, "int64")
+    return m.scatter_nd(zeros, indices, x, reduction="none")
+
+
+@pytest.mark.parametrize("case", [*KEPT, "backwards", "swapped", "turned about"])
+def test_rows_that_are_written(case: str) -> None:
+    """Where they were, or to where others are."""
+    body, (b, s) = (KEPT | LOST)[case]
+    program = make({"x": f"int64[{b},{s}]"}, lambda m, x: written(m, x, body(m, b, s)))
+    assert mixes(program, (b, s)) == (case in LOST)
+    assert lost(program, b) == ["ai.scatter_nd"] * (case in LOST)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_that_are_written_along_an_axis(axis: int) -> None:
+    def body(m: Any, x: Any) -> Any:
+        places = count(B, axis, (B, B), start=B - 1, step=-1)
+        zeros = ir.full(0, (B, B), "int64")
+        return m.scatter_elements(zeros, places, x, axis=axis, reduction="none")
+
+    program = make({"x": f"int64[{B},{B}]"}, body)
+    assert mixes(program, SQUARE) == (axis == 0)
+    assert lost(program, B) == ["ai.scatter_elements"] * (axis == 0)
