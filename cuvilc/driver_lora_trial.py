@@ -27,7 +27,7 @@ def refusals(request: BuildRequest) -> dict[str, CuvilError]:
             try:
                 _try(request, mode)
             except CuvilError as error:
-                found[mode] = error
+                found[mode] = error.with_traceback(None)  # which would keep the program
     return found
 
 
