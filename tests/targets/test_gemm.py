@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
@@ -13,7 +14,15 @@ from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.gemm import schedule
 from cuvilc.targets.schedules.gemm_plan import plan_of
 from cuvilc.targets.schedules.microkernel import moved_back
-from tests.targets.kernel_harness import V3, V4, check, program_of
+from tests.targets.kernel_harness import (
+    V3,
+    V4,
+    Kernel,
+    Launch,
+    check,
+    program_of,
+    random_feeds,
+)
 from tests.targets.samples import on_chips
 
 M, N, K = symbol("m"), symbol("n"), symbol("k")
@@ -59,6 +68,21 @@ def test_symbolic_rows(shape: Any, chip: Any) -> None:
     program = biased(t(*shape), t(64, 40, layout="pack1_32"), 40, "ai.silu")
     sizes = [{"m": m, "b": 3} for m in (*range(17), 22, 26, 29, 130)]
     check(program, chip, schedule, sizes)
+
+
+@on_chips
+@pytest.mark.parametrize("n", [16, 40])
+def test_symbolic_rows_are_the_same_bits_in_any_order_of_tasks(n: int, chip: Any) -> None:
+    """No task writes rows of another, which it might round otherwise."""
+    kernel = Kernel(product(t(M, 4096), t(4096, n, layout="pack1_32")), chip, schedule)
+    for m in (*range(17, 24), 31, 34, 35, 45, 50):
+        launch = Launch(kernel, random_feeds(kernel.program, {"m": m}))
+        found = []
+        for order in (range(launch.tasks), reversed(range(launch.tasks))):
+            for task in order:
+                launch(task, task + 1)
+            found.append(launch.results()[0].copy())
+        np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("sizes", [[14, 7, 4, 2, 1], [14, 5, 1], [6, 3, 2, 1], [2, 1], [1]])

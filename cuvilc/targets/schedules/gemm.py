@@ -23,7 +23,6 @@ from cuvilc.targets.schedules.microkernel import (
     lesser,
     opaque,
     powers_of_two,
-    select,
     split,
     unrolled_steps,
 )
@@ -124,21 +123,20 @@ class Gemm:
 
     def _symbolic_rows(self, group: Any, first: Any, last: Any) -> None:
         """As many of the largest tiles as fit, then smaller ones; or one tile more of a size, moved
-        back over rows that are computed already, where that costs less.
+        back over rows that are computed already, where that costs less: rows of this task, for a
+        tile of another size may round otherwise than that of the task whose rows they were.
         """
         plan, b = self.plan, self.b
-        low = base = b.let(group * (plan.tile_group * plan.rows))
+        low = b.let(group * (plan.tile_group * plan.rows))
         high = b.let(lesser(low + plan.tile_group * plan.rows, self.m))
-        pieces = cut_rows(b, b.let(high - low), plan.sizes, self.m)
-        for piece in pieces:
-            base = b.let(lesser(base, select(piece.beyond, self.m - piece.size, base)))
+        pieces = cut_rows(b, b.let(high - low), plan.sizes, fits=True)
 
         def rows_of_panel(panel: Any, width: int) -> None:
-            for size, start, count, _ in pieces:
+            for size, start, count in pieces:
                 row_of = self._row_of(low + start, size)
                 self._tiles(0, count, size, row_of, panel, width)
 
-        self.left.pack_rows(base, high)
+        self.left.pack_rows(low, high)
         self._panels(first, last, rows_of_panel)
 
     def _row_of(self, start: Any, size: int) -> Callable[[Any], Any]:

@@ -83,33 +83,30 @@ def moved_back(sizes: Sequence[int]) -> list[int]:
 
 
 class Piece(NamedTuple):
-    """`count` tiles of `size` rows from row `start` on. The last one is larger than what is left
-    where `beyond` holds, a condition.
-    """
+    """`count` tiles of `size` rows from row `start` on; the last one may reach beyond the rows."""
 
     size: int
     start: Any
     count: Any
-    beyond: Any
 
 
-def cut_rows(b: KernelBuilder, total: Any, sizes: Sequence[int], most: Any = None) -> list[Piece]:
+def cut_rows(b: KernelBuilder, total: Any, sizes: Sequence[int], fits: bool) -> list[Piece]:
     """`total` rows, known only at run time, as tiles of `sizes` rows (see moved_back).
 
-    most: no tile is larger than so many rows. None: any may be larger than what is left.
+    fits: no tile is larger than all rows, so that one that reaches beyond them can be moved back.
     """
     pieces: list[Piece] = []
     left = total
     for size, least in zip(sizes, moved_back(sizes), strict=True):
         start = b.let(total - left) if pieces else 0
         if size == 1:
-            pieces.append(Piece(1, start, left, False))
+            pieces.append(Piece(1, start, left))
             break
         whole = b.let(tirx.floordiv(left, const(size)))
         rest = b.let(left - whole * size)
         beyond = rest >= least
-        beyond = b.let(beyond if most is None else tirx.And(beyond, as_expr(most) >= size))
-        pieces.append(Piece(size, start, b.let(whole + select(beyond, 1, 0)), beyond))
+        beyond = b.let(tirx.And(beyond, total >= size) if fits else beyond)
+        pieces.append(Piece(size, start, b.let(whole + select(beyond, 1, 0))))
         left = b.let(select(beyond, 0, rest))
     return pieces
 

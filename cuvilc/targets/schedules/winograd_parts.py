@@ -179,21 +179,21 @@ def _products(rows: int, spread: str, blocks: int, rest: int, chip: Chip, symbol
     def pieces() -> list[Piece]:
         """From row `low` on, which lies first."""
         if spread == "open":  # what lies beyond the last row is nobody's
-            return cut_rows(b, b.let(high - low), halvings(rows))
+            return cut_rows(b, b.let(high - low), halvings(rows), fits=False)
         if spread == "even":
-            return [Piece(rows, 0, high - low, False)]
+            return [Piece(rows, 0, high - low)]
         middle = b.let(lesser(high, greater(low, many)))
         first, less = b.let(row_of(low)), b.let(row_of(middle))
         return [
-            Piece(rows, 0, middle - low, False),
-            Piece(rows - 1, less - first, high - middle, False),
+            Piece(rows, 0, middle - low),
+            Piece(rows - 1, less - first, high - middle),
         ]
 
     cut = pieces()
     with b.loop(b.let(n * n), name="e") as point:
         base = b.let(weights + weight(point) * of_point)
         place = b.let(point * point_stride)
-        for size, start, count, _ in cut:
+        for size, start, count in cut:
             with b.loop(count, name="m") as i:
                 tile(size, b.let(place + (start + i * size) * BLOCK), base)
     return b.finish()
