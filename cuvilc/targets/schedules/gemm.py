@@ -163,7 +163,7 @@ class Gemm:
         body(panel, width)
 
     def _tiles(self, low: Any, high: Any, rows: int, row_of: Any, panel: Any, width: int) -> None:
-        sets = RegisterTile.sets_for(self.chip, rows, width)
+        sets = RegisterTile.sets_for(self.chip, rows, self._summed_as(width))
         if isinstance(self.k, int) and self.k < 2 * sets:
             sets = 1
         with self.b.loop(high - low, start=low, name="m") as i:
@@ -174,6 +174,12 @@ class Gemm:
             self._reduce(tile, sets)
             tile.gather_sets()
             self.finish(tile, row, panel)
+
+    def _summed_as(self, width: int) -> int:
+        """The width whose order of sums a tile has. Where panels overlap it is that of the full tile:
+        two tasks may write the same columns, and shall write the same bits.
+        """
+        return self.plan.width if self.plan.overlaps else width
 
     def begin_tile(self, rows: int, row: Any, panel: Any) -> None:
         """The tile of `rows` rows from `row` on is next."""
@@ -186,7 +192,7 @@ class Gemm:
             scalars = [self.left.at(r, k) for r in range(tile.rows)]
             tile.step(scalars, lambda lane: self.right.at(k, lane), s)
 
-        steps = unrolled_steps(self.chip, tile.rows, tile.width, sets)
+        steps = unrolled_steps(self.chip, tile.rows, self._summed_as(tile.width), sets)
         if isinstance(self.k, int) and self.k < 2 * steps:
             steps = sets
         turns = self.emitter.k.floordiv(self.k, steps)
