@@ -176,8 +176,8 @@ class Gemm:
             self.finish(tile, row, panel)
 
     def _summed_as(self, width: int) -> int:
-        """The width whose order of sums a tile has. Where panels overlap it is that of the full tile:
-        two tasks may write the same columns, and shall write the same bits.
+        """The width whose order of sums a tile has. Where panels overlap it is the full tile's: two
+        tasks may write the same columns, and shall write the same bits.
         """
         return self.plan.width if self.plan.overlaps else width
 
