@@ -98,6 +98,8 @@ class _Flow:
             return self._is_long(operation.results[0])  # rows are those of the first operand
         if operation.name in _PUT:
             return self._puts_elsewhere(operation)
+        if operation.name == "ai.slice" and self._is_whole_part(operation):
+            return False
         if x in self.moved and not self._is_long(x):
             # A first axis of another kind, made as long as the batch. Without that axis, trust.
             less = ir.type_of(operation.results[0]).rank < ir.type_of(x).rank
@@ -127,12 +129,32 @@ class _Flow:
             return bool(ir.attrs(scatter)["axis"] == 0)
         return not (self._is_long(updates) and picks_own_rows(self.program, indices))
 
+    def _is_whole_part(self, piece: Operation) -> bool:
+        """Whether a slice takes a whole batch out of several that were joined."""
+        joined, attrs = ir.defining(piece.operands[0]), ir.attrs(piece)
+        if joined is None or joined.name != "ai.concat" or ir.attrs(joined)["axis"] != 0:
+            return False
+        start, step, size = (attrs[name][0] for name in ("starts", "steps", "sizes"))
+        whole = (step, size) == (1, self.batch) and mod(start, self.batch) == 0
+        return whole and all(self._is_long(v) and v not in self.moved for v in joined.operands)
+
+    def _grows(self, operation: Operation) -> bool:
+        """Whether rows come before or after a batch's, so that a slice may take them."""
+        if not any(v in self.live and self._is_long(v) for v in operation.operands):
+            return False
+        attrs = ir.attrs(operation)
+        return (operation.name == "ai.concat" and attrs["axis"] == 0) or (
+            operation.name == "ai.pad" and (attrs["before"][0], attrs["after"][0]) != (0, 0)
+        )
+
     def _move(self, operation: Operation) -> None:
         """Note where the batch is in what an operation makes of its operands."""
         if operation.name == "ai.transpose":
             x, perm = operation.operands[0], ir.attrs(operation)["perm"]
             before = self.moved.get(x, 0)
             at = before if before == _LOST else list(perm).index(before)
+        elif self._grows(operation):
+            x, at = operation.operands[0], _LOST
         else:
             moved = [v for v in operation.operands if v in self.moved]
             if not moved:

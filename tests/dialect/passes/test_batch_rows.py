@@ -211,3 +211,23 @@ def test_rows_that_are_written_along_an_axis(axis: int) -> None:
     program = make({"x": f"int64[{B},{B}]"}, body)
     assert mixes(program, SQUARE) == (axis == 0)
     assert lost(program, B) == ["ai.scatter_elements"] * (axis == 0)
+
+
+@pytest.mark.parametrize("start", range(B + 1))
+@pytest.mark.parametrize("through", ["", "relu"])
+@pytest.mark.parametrize("how", ["concat", "pad"])
+def test_rows_cut_out_of_more(how: str, through: str, start: int) -> None:
+    """A batch with other rows in front and behind: right is only a whole batch of those joined."""
+
+    def body(m: Any, x: Any) -> Any:
+        more = (
+            m.concat(x, x, axis=0) if how == "concat"
+            else m.pad(x, before=(B, 0), after=(B, 0), mode="wrap")
+        )  # fmt: skip
+        more = m.relu(more) if through else more
+        return m.slice(more, starts=(start, 0), steps=(1, 1), sizes=(B, S))
+
+    program = make({"x": f"int64[{B},{S}]"}, body)
+    assert mixes(program, FIXED) == (start % B != 0)
+    kept = start % B == 0 and how == "concat" and not through  # of the others it is not proven
+    assert lost(program, B) == ["ai.slice"] * (not kept)
