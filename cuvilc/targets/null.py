@@ -107,8 +107,7 @@ def _write_files(
         cases, tolerance = len(options.vectors.cases), options.vectors.tolerance
         metadata["vectors"] = {"cases": cases, "tolerance": tolerance}
     size = sum(int(a.nbytes) for a in weights.values())
-    digest = artifact.file_sha256(folder / WEIGHTS_FILE)
-    metadata["weights"] = {"sha256": digest, "bytes": size, "count": len(weights)}
+    metadata["weights"] = {"bytes": size, "count": len(weights)}
     metadata["memory"] = {**metadata["memory"], "weights_bytes": size}
     metadata["target"] = {**metadata["target"], "min_glibc": "", "needed": []}
     metadata["kernels"] = [{**k, "code_bytes": {}} for k in metadata["kernels"]]
