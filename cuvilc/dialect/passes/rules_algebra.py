@@ -69,16 +69,18 @@ def add_zero(g: Graph, node: Node) -> Any:
     return None
 
 
-def _is_known(g: Graph, value: Value) -> bool:
-    """Whether the value is a constant, or will be one: a sum of two."""
+def _is_known(g: Graph, value: Value, depth: int = 4) -> bool:
+    """Whether the value is a constant, or will be one: a sum of few."""
     node = g.producer(value)
-    if node is None or node.name not in ("ai.elemwise_add", "ai.elemwise_sub"):
+    if not depth or node is None or node.name not in ("ai.elemwise_add", "ai.elemwise_sub"):
         return g.is_constant(value)
-    return all(_is_known(g, v) for v in node.operands)
+    return all(_is_known(g, v, depth - 1) for v in node.operands)
 
 
 def integer_terms(g: Graph, node: Node) -> Any:
     """(x ± c) + d → x + (d ± c) of constant integers, which wrap alike in any order."""
+    if _is_float(g, node):
+        return None
     for x, d in (tuple(node.operands), tuple(reversed(node.operands))):
         inner = g.producer(x)
         if inner is None or inner.name not in ("ai.elemwise_add", "ai.elemwise_sub"):
@@ -87,7 +89,7 @@ def integer_terms(g: Graph, node: Node) -> Any:
         if inner.name == "ai.elemwise_add" and _is_known(g, y):
             y, c = c, y
         fits = g.type(y) == g.type(x) == g.type(node.result) and g.type(c) == g.type(d)
-        if fits and not _is_float(g, node) and _is_known(g, c) and _is_known(g, d) and g.one_use(x):
+        if fits and _is_known(g, c) and _is_known(g, d) and g.one_use(x):
             return g.build("ai.elemwise_add", y, g.build(inner.name, d, c))
     return None
 
