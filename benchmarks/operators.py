@@ -115,15 +115,15 @@ def chosen(words: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[tuple[Any, ...]]) -> str:
-    """One line a model and thread count that is slower than onnxruntime, the worst ratio first."""
+    """One line a model and thread count that is over LIMIT, the worst ratio first."""
     if not rows:
         return "Nothing was measured."
     ratios = [row[2] / row[3] for row in rows]
     over, middle = sum(ratio > LIMIT for ratio in ratios), statistics.median(ratios)
     lines = [
-        f"{len(rows)} times, {over} over {LIMIT}; the middle ratio is {middle:.2f}.",
+        f"{len(rows)} times, {over} over {LIMIT}, which are listed; the middle ratio is {middle:.2f}.",
         "",
-        *ratio_table([row for row in rows if row[2] > row[3]], "operator"),
+        *ratio_table([row for row in rows if row[2] > LIMIT * row[3]], "operator"),
     ]
     return "\n".join(lines)
 

@@ -116,11 +116,8 @@ def test_operators_shows_the_slower_ones() -> None:
     lines = operators.table([("a", 1, 2.0, 1.0), ("b", 2, 1.1, 1.0), ("c", 1, 1.0, 2.0)]).split(
         "\n"
     )
-    assert lines[0] == "3 times, 1 over 1.2; the middle ratio is 1.10."
-    assert lines[4:] == [
-        "| a | 1 | 2.000 | 1.000 | 2.00 **slower** |",
-        "| b | 2 | 1.100 | 1.000 | 1.10 |",
-    ]
+    assert lines[0] == "3 times, 1 over 1.2, which are listed; the middle ratio is 1.10."
+    assert lines[4:] == ["| a | 1 | 2.000 | 1.000 | 2.00 **slower** |"]
 
 
 def test_operators_that_answer_otherwise_are_named() -> None:
