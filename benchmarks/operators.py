@@ -120,8 +120,9 @@ def table(rows: Sequence[tuple[Any, ...]]) -> str:
         return "Nothing was measured."
     ratios = [row[2] / row[3] for row in rows]
     over, middle = sum(ratio > LIMIT for ratio in ratios), statistics.median(ratios)
+    listed = f"{over} over {LIMIT}, which are listed"
     lines = [
-        f"{len(rows)} times, {over} over {LIMIT}, which are listed; the middle ratio is {middle:.2f}.",
+        f"{len(rows)} times, {listed}; the middle ratio is {middle:.2f}.",
         "",
         *ratio_table([row for row in rows if row[2] > LIMIT * row[3]], "operator"),
     ]
