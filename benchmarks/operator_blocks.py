@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,95 +112,30 @@ def quantised() -> Made:
         ends = {"low": 0, "high": 255} if kind == "uint8" else {"low": -127, "high": 127}
         return Array(drawn(*shape, dtype=kind, **ends), fed)
 
-    yield (
-        "QLinearConv 64x28x28 3x3",
-        lambda: op(
-            "QLinearConv",
-            eight(1, 64, 28, 28),
-            scale,
-            zero,
-            eight(64, 64, 3, 3, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.5, "float32"),
-            zero,
-            pads=[1, 1, 1, 1],
-        ),
-    )
+    def product(
+        name: str, x: tuple[int, ...], w: tuple[int, ...], y_scale: float, **how: Any
+    ) -> Callable[[], Node]:
+        def made() -> Node:
+            weights, to = eight(*w, kind="int8", fed=False), given(y_scale, "float32")
+            zeros = given(0, "int8")
+            return op(name, eight(*x), scale, zero, weights, scale, zeros, to, zero, **how)
+
+        return made
+
+    conv, pads = partial(product, "QLinearConv"), [1, 1, 1, 1]
+    yield "QLinearConv 64x28x28 3x3", conv((1, 64, 28, 28), (64, 64, 3, 3), 0.5, pads=pads)
     yield (
         "QLinearConv 3x112x112 3x3 s2",
-        lambda: op(
-            "QLinearConv",
-            eight(1, 3, 112, 112),
-            scale,
-            zero,
-            eight(32, 3, 3, 3, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.1, "float32"),
-            zero,
-            pads=[1, 1, 1, 1],
-            strides=[2, 2],
-        ),
+        conv((1, 3, 112, 112), (32, 3, 3, 3), 0.1, pads=pads, strides=[2, 2]),
     )
     yield (
         "QLinearConv depthwise 96x28x28 3x3",
-        lambda: op(
-            "QLinearConv",
-            eight(1, 96, 28, 28),
-            scale,
-            zero,
-            eight(96, 1, 3, 3, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.1, "float32"),
-            zero,
-            pads=[1, 1, 1, 1],
-            group=96,
-        ),
+        conv((1, 96, 28, 28), (96, 1, 3, 3), 0.1, pads=pads, group=96),
     )
-    yield (
-        "QLinearConv 128x28x28 1x1",
-        lambda: op(
-            "QLinearConv",
-            eight(1, 128, 28, 28),
-            scale,
-            zero,
-            eight(256, 128, 1, 1, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.1, "float32"),
-            zero,
-        ),
-    )
-    yield (
-        "QLinearMatMul 128x768 by 768x768",
-        lambda: op(
-            "QLinearMatMul",
-            eight(128, 768),
-            scale,
-            zero,
-            eight(768, 768, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.5, "float32"),
-            zero,
-        ),
-    )
-    yield (
-        "QLinearMatMul 33x101 by 101x77",
-        lambda: op(
-            "QLinearMatMul",
-            eight(33, 101),
-            scale,
-            zero,
-            eight(101, 77, kind="int8", fed=False),
-            scale,
-            given(0, "int8"),
-            given(0.5, "float32"),
-            zero,
-        ),
-    )
+    yield "QLinearConv 128x28x28 1x1", conv((1, 128, 28, 28), (256, 128, 1, 1), 0.1)
+    matmul = partial(product, "QLinearMatMul")
+    yield "QLinearMatMul 128x768 by 768x768", matmul((128, 768), (768, 768), 0.5)
+    yield "QLinearMatMul 33x101 by 101x77", matmul((33, 101), (101, 77), 0.5)
     yield (
         "MatMulInteger 128x512 by 512x512",
         lambda: op(

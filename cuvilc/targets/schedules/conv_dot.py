@@ -145,13 +145,7 @@ class _Conv:
         self.input.runs(start, weights, lambda *run: self._run(tile, places, *run))
         tile.gather_sets()
 
-        def place(p: Any) -> tuple[Any, ...]:
-            if rows == 1:
-                return pixels(p)
-            line = self.k.floordiv(p, width)
-            return oh + line, ow + (p - line * width)
-
-        pixels = self.store.pixels(oh, ow)
+        place = self.store.pixels(oh, ow, width if rows > 1 else 0)
         self.store.tile(tile, image, block, blocks, place)
 
     def _run(self, tile: DotTile, places: list[Any], at: Any, panel: Any, groups: int) -> None:

@@ -67,9 +67,18 @@ class ChannelStore:
         rest = (0,) * (len(terms.shape) - 1)
         return lambda lane: terms[(block * BLOCK + lane, *rest)]
 
-    def pixels(self, oh: Any, ow: Any) -> Callable[[Any], tuple[Any, ...]]:
-        """`place` for a tile of pixels of row `oh` from column `ow`; in one dimension a column."""
-        return lambda p: (ow + p,) if self._flat else (oh, ow + p)
+    def pixels(self, oh: Any, ow: Any, width: int = 0) -> Callable[[Any], tuple[Any, ...]]:
+        """`place` for a tile of pixels of row `oh` from column `ow`; in one dimension a column.
+        `width`: of a tile of several rows.
+        """
+
+        def place(p: Any) -> tuple[Any, ...]:
+            if not width:
+                return (ow + p,) if self._flat else (oh, ow + p)
+            row = self.emitter.k.floordiv(p, width)
+            return oh + row, ow + (p - row * width)
+
+        return place
 
     def tile(
         self, tile: Pixels, image: Any, block: Any, blocks: int, place: Callable[[Any], Any],

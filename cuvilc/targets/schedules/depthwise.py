@@ -80,15 +80,10 @@ class _Depthwise(ChannelWindows):
                 ow = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
                 tile = RegisterTile(b, 2 * width, BLOCK)
                 at = b.let(rows.input(start, ow))
-                for place, uses in columns_of(axis, starts[0], width):
-                    self._column(tile, opaque(b, at + place * BLOCK), uses, width)
-                line, column = rows.oh, ow
-
-                def place_of(p: Any, line: Any = line, ow: Any = column, w: int = width) -> Any:
-                    row = self.k.floordiv(p, w)
-                    return line + row, ow + (p - row * w)
-
-                self.store.tile(tile, rows.image, rows.block, 1, place_of)
+                for column, uses in columns_of(axis, starts[0], width):
+                    self._column(tile, opaque(b, at + column * BLOCK), uses, width)
+                place = self.store.pixels(rows.oh, ow, width)
+                self.store.tile(tile, rows.image, rows.block, 1, place)
 
     def _column(self, tile: RegisterTile, at: Any, uses: dict[int, int], width: int) -> None:
         """What the input elements of one column add to both rows; `uses`: {tap along W: pixel}."""

@@ -292,11 +292,5 @@ class _DotDepthwise:
     def _store(
         self, tile: LaneTile, image: Any, block: Any, oh: Any, ow: Any, width: int, rows: int
     ) -> None:
-        def place(p: Any) -> tuple[Any, ...]:
-            if rows == 1:
-                return pixels(p)
-            line = self.k.floordiv(p, width)
-            return oh + line, ow + (p - line * width)
-
-        pixels = self.store.pixels(oh, ow)
+        place = self.store.pixels(oh, ow, width if rows > 1 else 0)
         self.store.tile(tile, image, block, 1, place, line=width)

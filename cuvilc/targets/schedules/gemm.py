@@ -17,7 +17,7 @@ from cuvilc.targets.schedules.microkernel import (
     Epilogue,
     RegisterTile,
     balanced,
-    cut_rows,
+    cut_tiles,
     first_of,
     greater,
     lesser,
@@ -129,7 +129,7 @@ class Gemm:
         plan, b = self.plan, self.b
         low = b.let(group * (plan.tile_group * plan.rows))
         high = b.let(lesser(low + plan.tile_group * plan.rows, self.m))
-        pieces = cut_rows(b, b.let(high - low), plan.sizes, fits=True)
+        pieces = cut_tiles(b, b.let(high - low), plan.sizes, fits=True)
 
         def rows_of_panel(panel: Any, width: int) -> None:
             for size, start, count in pieces:

@@ -8,6 +8,7 @@ task.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -27,7 +28,7 @@ from cuvilc.targets.schedules.gemm_plan import (
     group,
     tile_width,
 )
-from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, tile_rows
+from cuvilc.targets.schedules.microkernel import RegisterTile, anchor_of, first_of, tile_rows
 from cuvilc.targets.tir import const
 
 _MANY_ROWS = 24  # share a panel of floats
@@ -73,16 +74,9 @@ class NBitsGemm(Gemm):
         return _Panels(self.emitter, self.plan, self.lanes)
 
     def _reduce(self, tile: RegisterTile, sets: int) -> None:
-        many = self.right.many
-        if many is True:
-            super()._reduce(tile, sets)
-        elif many is False:
-            self._reduce_packed(tile, sets)
-        else:
-            with self.b.when(many):
-                super()._reduce(tile, sets)
-            with self.b.otherwise():
-                self._reduce_packed(tile, sets)
+        plain = partial(super()._reduce, tile, sets)
+        packed = partial(self._reduce_packed, tile, sets)
+        first_of(self.b, [(self.right.many, plain), (None, packed)])
 
     def _reduce_packed(self, tile: RegisterTile, sets: int) -> None:
         """Block by block, byte by byte, number by number."""
@@ -141,11 +135,7 @@ class _Panels(Right):
         within = (panel - whole * share) * self.plan.width if share > 1 else 0
         self._place = b.let(whole * (self.bytes * PANEL) + within)
         self._part = b.let(whole * (self.blocks * PANEL) + within)
-        if self.many is True:
-            self._unpack(width)
-        elif self.many is not False:
-            with b.when(self.many):
-                self._unpack(width)
+        first_of(b, [(self.many, partial(self._unpack, width))])
 
     def _unpack(self, width: int) -> None:
         """The panel into scratch."""

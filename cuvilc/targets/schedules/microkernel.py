@@ -90,7 +90,7 @@ class Piece(NamedTuple):
     count: Any
 
 
-def cut_rows(b: KernelBuilder, total: Any, sizes: Sequence[int], fits: bool) -> list[Piece]:
+def cut_tiles(b: KernelBuilder, total: Any, sizes: Sequence[int], fits: bool) -> list[Piece]:
     """`total` rows, known only at run time, as tiles of `sizes` rows (see moved_back).
 
     fits: no tile is larger than all rows, so that one that reaches beyond them can be moved back.
@@ -264,10 +264,17 @@ def anchor_of(region: Region, *names: str) -> Any:
 
 
 def first_of(b: KernelBuilder, cases: Sequence[tuple[Any, Callable[[], None]]]) -> None:
-    """if/else-if chain: emits the body of the first condition that holds (None always holds)."""
+    """if/else-if chain: emits the body of the first condition that holds (None always holds).
+
+    Of conditions that are known already, True and False, no code is emitted.
+    """
     (condition, body), *rest = cases
-    if condition is None:
+    if condition is None or condition is True:
         body()
+        return
+    if condition is False:
+        if rest:
+            first_of(b, rest)
         return
     with b.when(condition):
         body()

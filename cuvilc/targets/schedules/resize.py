@@ -200,18 +200,16 @@ class _Resize:
         def value(i: Any) -> Any:
             if self.repeats:
                 return read(self.k.floordiv(i, self.repeats))
-            total = None
-            for n, places in enumerate(self.places):
-                part = read(self.k.index(b.load(places, i)))
-                part = part * b.load(self.weights[n], i) if self.weights else part
-                total = part if total is None else total + part
-            return total
+            found = [self.k.index(b.load(places, i)) for places in self.places]
+            weights = [b.load(w, i) for w in self.weights] or [None] * len(found)
+            return self._blend(list(zip(found, weights, strict=True)), read)
 
         return value
 
-    def _blend(self, rows: list[tuple[Any, Any]], read: Read) -> Any:
+    def _blend(self, found: list[tuple[Any, Any]], read: Read) -> Any:
+        """The sum of the elements, or rows, at some places, each times its weight."""
         total = None
-        for place, weight in rows:
+        for place, weight in found:
             part = read(place) if weight is None else read(place) * weight
             total = part if total is None else total + part
         return total

@@ -229,10 +229,7 @@ class Tiled(Layer):
 
             def panel(column: Any, width: int) -> None:
                 tile = RegisterTile(b, self.rows, width, dtype=self.dtype)
-                with b.loop(width, "vectorized") as lane:
-                    value = b.let(b.load(self.biases, bias + column + lane))
-                    for r in range(self.rows):
-                        tile.put(r, lane, value)
+                tile.begin(lambda lane: b.load(self.biases, bias + column + lane))
                 for which, scalar in parts:
                     length = (self.inputs, self.hidden)[which]
                     place = b.let((gate + column) * length)

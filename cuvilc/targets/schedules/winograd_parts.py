@@ -22,7 +22,7 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
     Piece,
     RegisterTile,
-    cut_rows,
+    cut_tiles,
     first_of,
     greater,
     halvings,
@@ -179,7 +179,7 @@ def _products(rows: int, spread: str, blocks: int, rest: int, chip: Chip, symbol
     def pieces() -> list[Piece]:
         """From row `low` on, which lies first."""
         if spread == "open":  # what lies beyond the last row is nobody's
-            return cut_rows(b, b.let(high - low), halvings(rows), fits=False)
+            return cut_tiles(b, b.let(high - low), halvings(rows), fits=False)
         if spread == "even":
             return [Piece(rows, 0, high - low)]
         middle = b.let(lesser(high, greater(low, many)))
