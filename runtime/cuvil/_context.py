@@ -73,7 +73,7 @@ class Context:
     ) -> dict[str, np.ndarray]:
         """As `Model.run`."""
         library, handle = self._library, self.handle
-        if out is not None and type(out) is not dict:
+        if out is not None:
             check_names(self._ports[1], out, "output", library.place)
         arrays = input_arrays(self._ports[0], feeds, library.place)  # alive until the run is over
         for i, argument in enumerate(self._inputs):
@@ -100,8 +100,6 @@ class Context:
                 reference = None
             if status := library.set_output(handle, argument.number, reference):
                 port.fail(f"CUV{status}", library.message())
-        if out:
-            check_names(self._ports[1], out, "output", library.place)
         library.check(library.run(handle))
         if late:
             for argument in late:
