@@ -48,6 +48,7 @@ class Model:
         self._close.atexit = False  # a daemon thread may still run it; the system frees all anyway
         self.inputs = self._ports("input", library.input_count, library.input_info)
         self.outputs = self._ports("output", library.output_count, library.output_info)
+        self._names = tuple(port.name for port in self.inputs)
         self.level: str = library.level_name(self._handle).decode(errors="replace")
         self._free = [self._make()]  # a thread count that cannot be had fails here, not in a call
 
@@ -69,7 +70,7 @@ class Model:
         """
         if len(args) > len(self.inputs):
             self._fail("CUV604", f"{len(args)} inputs given, the model has {len(self.inputs)}")
-        feeds = {port.name: value for port, value in zip(self.inputs, args, strict=False)}
+        feeds = dict(zip(self._names, args, strict=False))
         chosen: Sequence[str | None] = ()
         if kwargs:
             if twice := sorted(feeds.keys() & kwargs.keys()):

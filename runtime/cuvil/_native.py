@@ -128,6 +128,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuvil_tenant_get_adapter": (c_int, c_void_p, c_int32, POINTER(AdapterInfo)),
     "cuvil_set_adapters": (c_int, c_void_p, c_void_p, POINTER(c_char_p), c_int32),
     "cuvil_get_pages": (c_int, c_void_p, POINTER(PagesInfo)),
+    "cuvil_python_bind": (c_int, c_void_p, c_size_t),
+    "cuvil_python_run": (None,),
 }
 SLOW = {
     "cuvil_open", "cuvil_run", "cuvil_context_create", "cuvil_context_destroy",
@@ -144,7 +146,7 @@ BARE = {"cuvil_set_input", "cuvil_set_output", "cuvil_run"}
 # Packages built before these existed have none of them.
 LATER = {
     name for name in SIGNATURES
-    if any(word in name for word in ("_adapter", "_tenant", "_pages", "_model_bytes"))
+    if any(word in name for word in ("_adapter", "_tenant", "_pages", "_model_bytes", "_python"))
 }  # fmt: skip
 
 
@@ -240,6 +242,11 @@ class Library:
     def takes_batches(self) -> bool:
         """Whether the library knows batches of adapters."""
         return "set_adapters" in self.__dict__
+
+    @property
+    def runs_quickly(self) -> bool:
+        """Whether the library knows runs from Python in one step."""
+        return "python_run" in self.__dict__
 
     def open_model(self, level: str | None) -> c_void_p:
         """A cuvil_model. level: None for the best that this CPU runs."""

@@ -26,6 +26,14 @@ def make(tmp_path, objects):
     return build
 
 
+@pytest.fixture(params=["built-in", "ctypes"])
+def way(request, monkeypatch):
+    """How a run gets into the library; other Pythons than CPython have ctypes alone."""
+    if request.param == "ctypes":
+        monkeypatch.setattr("cuvil._quick._TABLE", None)
+    return request.param
+
+
 @pytest.fixture
 def load(make):
     """load(image, **options): its model."""

@@ -13,6 +13,8 @@ from threads import on_threads
 
 from tests.tolerances import mismatch
 
+# Each test with both ways into the library.
+pytestmark = pytest.mark.usefixtures("way")
 RNG = np.random.default_rng(7)
 
 

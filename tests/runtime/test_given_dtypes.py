@@ -11,6 +11,9 @@ import pytest
 from fake_package import DTYPES
 from test_call import OnlyDlpack, refused
 
+# Each test with both ways into the library.
+pytestmark = pytest.mark.usefixtures("way")
+
 
 class TorchTensor(OnlyDlpack):
     __module__ = "torch"

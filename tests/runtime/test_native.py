@@ -177,7 +177,8 @@ def read_symbols(library: Path, which: str) -> set[str]:
 def test_exports_are_the_header(library):
     header = (RUNTIME / "include/cuvil.h").read_text()
     declared = set(re.findall(r"^CUVIL_API [^;(]*?(cuvil_\w+)\(", header, flags=re.M))
-    assert read_symbols(library, "--defined-only") == declared
+    for_the_loader = {"cuvil_python_bind", "cuvil_python_run"}
+    assert read_symbols(library, "--defined-only") == declared | for_the_loader
     lists = re.split(r"#define CUVIL_(?:LATER_)?FUNCTIONS", DL_HEADER.read_text())[1:3]
     members = [m for text in lists for m in re.findall(r"F\((\w+)\)", text.split("#define")[0])]
     assert {f"cuvil_{name}" for name in members} == declared
@@ -197,7 +198,7 @@ def test_needs_the_c_library_alone(library):
 def test_code_is_small(library):
     command = ["size", "-A", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert int(re.search(r"^\.text +(\d+)", text, flags=re.M)[1]) < 48_000
+    assert int(re.search(r"^\.text +(\d+)", text, flags=re.M)[1]) < 50_000
 
 
 def run_example(program: Path, *arguments: object) -> str:
