@@ -14,6 +14,7 @@ from .onnx_node import Node, ai, cast, dtype_of, reshape, scalar, shape_of
 from .onnx_nodes_gather import index_values
 from .onnx_nodes_reduce import divided_by_norm, lp_norm
 from .onnx_nodes_slice import concat_values
+from .onnx_tree_nodes import pack
 from .onnx_trees import Forest, float_lists, read_ensemble, read_forest
 
 ML = "ai.onnx.ml"
@@ -214,8 +215,14 @@ def _ensemble(n: Node, forest: Forest, aggregate: str) -> ir.Value:
     x = _columns(n[0], forest.features())
     given = n.op == "TreeEnsemble" or any("_as_tensor" in name for name in n.attributes)
     numbers = "float64" if given and dtype_of(x) == "float64" else "float32"
-    arrays = [n.constant(a) for a in forest.arrays(dtype_of(x), numbers)]
-    return ai("tree_ensemble", x, *arrays, aggregate=aggregate, targets=forest.targets)
+    features = shape_of(x)[1]
+    assert isinstance(features, int)  # _columns sees to it
+    packed = pack(forest.rounded(numbers), dtype_of(x), features)
+    arrays = (packed.nodes, packed.roots, packed.first_pairs, *forest.pairs(numbers))
+    return ai(
+        "tree_ensemble", x, *map(n.constant, arrays), aggregate=aggregate, targets=forest.targets,
+        nan_below=packed.nan_below, single=packed.single,
+    )  # fmt: skip
 
 
 def _columns(x: ir.Value, count: int) -> ir.Value:

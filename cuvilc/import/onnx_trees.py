@@ -1,8 +1,8 @@
-"""The attributes of TreeEnsemble operators as the arrays of `ai.tree_ensemble`."""
+"""The attributes of TreeEnsemble operators as arrays; onnx_tree_nodes.py makes nodes of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from cuvilc.dialect.op import ShapeError
 
-# ONNX's words for the modes of ai.tree_ensemble.
+# ONNX's words for what a node is: a leaf, or how x compares with the threshold to go to the true
+# child.
 _MODES = {
     "LEAF": 0, "BRANCH_LEQ": 1, "BRANCH_LT": 2, "BRANCH_GTE": 3, "BRANCH_GT": 4, "BRANCH_EQ": 5,
     "BRANCH_NEQ": 6,
@@ -22,7 +23,11 @@ Name = tuple[int, int]  # of a node: tree, number in it
 
 @dataclass
 class Forest:
-    """Nodes in an order where children follow their parent; see ai.tree_ensemble for the fields."""
+    """Nodes in an order where children follow their parent.
+
+    A NaN leads to the true child where `missing` is not 0. A leaf gives the pairs of leaf_target
+    and leaf_weight from number true_child up to, not with, false_child; leaf after leaf.
+    """
 
     feature: list[int]
     threshold: list[float]
@@ -45,28 +50,18 @@ class Forest:
             raise ShapeError(f"a leaf is of target {outside[0]} of {self.targets}")
         return max(self.feature) + 1
 
-    def arrays(self, dtype: str, numbers: str = "float32") -> list[np.ndarray]:
-        """The operands after x, in order; thresholds in x's dtype.
+    def rounded(self, numbers: str) -> Forest:
+        """With thresholds in the dtype that the model has them in."""
+        exact = np.array(self.threshold, np.float64)
+        return replace(self, threshold=exact.astype(numbers).tolist())
 
-        numbers: the dtype that the model has its thresholds and weights in.
-        """
-        ints = [
-            np.array(a, np.int64)
-            for a in (self.feature, self.true_child, self.false_child, self.mode)
-        ]
-        feature, true_child, false_child, mode = ints
-        return [
-            feature,
-            np.array(self.threshold, numbers).astype(dtype),
-            true_child,
-            false_child,
-            mode,
-            np.array(self.missing, np.uint8),
-            np.array(self.roots, np.int64),
+    def pairs(self, numbers: str) -> tuple[np.ndarray, ...]:
+        """Targets and weights of the leaves' pairs, and the base, in the model's dtype."""
+        return (
             np.array(self.leaf_target, np.int64),
             np.array(self.leaf_weight, numbers),
             np.array(self.base, numbers),
-        ]
+        )
 
 
 def float_lists(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,17 @@ from cuvilc.dialect.ops._rules import (
 )
 from cuvilc.dialect.types import TensorType
 
-# node modes: a leaf, or how x compares with the threshold to go to the true child
-LEAF, LESS_EQUAL, LESS, GREATER_EQUAL, GREATER, EQUAL, NOT_EQUAL = range(7)
 AGGREGATES = ("sum", "average", "min", "max")
-_COMPARE = {
-    LESS_EQUAL: np.less_equal, LESS: np.less, GREATER_EQUAL: np.greater_equal,
-    GREATER: np.greater, EQUAL: np.equal, NOT_EQUAL: np.not_equal,
-}  # fmt: skip
+KEY_TYPES = {"float16": "int32", "float32": "int32", "float64": "int64"}  # by x's dtype
+NAN_BELOW = 1  # as a key, above the least
+
+
+def keys_of(x: np.ndarray) -> np.ndarray:
+    """Integers in the order of the floats, both zeros 0; of a NaN the greatest."""
+    integer = np.dtype(KEY_TYPES[x.dtype.name])
+    most = integer.type(np.iinfo(integer).max)
+    magnitude = np.abs(x).view(integer)
+    return np.where(np.isnan(x), most, np.where(np.signbit(x), -magnitude, magnitude))
 
 
 def _fold(weights: list[float], aggregate: str, trees: int) -> float:
@@ -38,23 +42,30 @@ def _fold(weights: list[float], aggregate: str, trees: int) -> float:
     return sum(weights)
 
 
-def _forest(aggregate: str, modes: tuple[int, int, int], missing: int):
-    """Two trees over three features: one of depth 2, one of depth 1, two targets."""
+_LAST = np.iinfo(np.int32).max
+
+
+def _trees(aggregate: str, below: int, targets: int = 2):
+    """A tree of depth 2, with a node that only leads on, and one of depth 1; three features.
+
+    below: 3 where the trees ask for missing values below all numbers.
+    """
     ints = lambda *v: np.array(v, np.int64)  # noqa: E731
-    x = np.array([[0.5, -1, 2], [-0.5, 1, np.nan], [0, 0, 0], [0.25, np.nan, -3]], np.float32)
+    x = np.array([[0.5, -1, 2], [-0.5, 1, np.nan], [0, 0, -0.0], [0.25, np.nan, -3]], np.float32)
+    low, half, none = (int(k) for k in keys_of(np.array([-1, 0.5, 0], np.float32)))
+    nodes = (
+        (half, 0, 4, -1), (none, 1, 12, -1), (_LAST, 0, 20, -1), (_LAST, 0, 12, 0),
+        (_LAST, 0, 16, 1), (_LAST, 0, 20, 2),
+        (low, 2 + below, 28, -1), (_LAST, 0, 28, 3), (_LAST, 0, 32, 4),
+    )  # fmt: skip
+    single = targets == 1
+    weights = np.array([0.5, -1, 2, 0.25, -0.75, 3][: 5 + (not single)], np.float32)
     return sample(
-        x,
-        ints(0, 1, 0, 0, 0, 2, 0, 0),
-        np.array([0, 0.5, 0, 0, 0, -1, 0, 0], np.float32),
-        ints(1, 2, 0, 1, 3, 6, 4, 5),
-        ints(4, 3, 1, 3, 4, 7, 5, 6),
-        ints(modes[0], modes[1], 0, 0, 0, modes[2], 0, 0),
-        np.array([missing] * 8, np.uint8),
-        ints(0, 5),
-        ints(0, 1, 0, 1, 0, 1),
-        np.array([0.5, -1, 2, 0.25, -0.75, 3], np.float32),
-        np.array([0.0, 1.5], np.float32),
-        aggregate=aggregate, targets=2,
+        x, np.array(nodes, np.int32), ints(0, 24),
+        ints(0, 1, 2, 3, 4, 5) if single else ints(0, 2, 3, 3, 4, 6),
+        ints(0, 0, 0, 0, 0) if single else ints(0, 1, 0, 1, 0, 1),
+        weights, np.array([0.0, 1.5][-targets:], np.float32),
+        aggregate=aggregate, targets=targets, nan_below=below > 0, single=single,
     )  # fmt: skip
 
 
@@ -62,46 +73,41 @@ def _forest(aggregate: str, modes: tuple[int, int, int], missing: int):
 class TreeEnsemble:
     """The trees' leaves for each row of x, folded per target, plus `base`. (Breiman 2001)
 
-    x [N, F] → [N, targets]. Node n (arrays [nodes]): mode 0 is a leaf, else x[feature] compares to
-    `threshold` by mode 1 ≤, 2 <, 3 ≥, 4 >, 5 =, 6 ≠; true leads to true_child, false to
-    false_child. A NaN also leads to true_child where missing[n] (uint8) is not 0. A leaf gives the
-    pairs (leaf_target, leaf_weight) from number true_child up to, not with, false_child. roots
-    [trees] are the first nodes; a child's number is above its parent's, so a walk ends. aggregate:
+    x [N, F] → [N, targets]. A node is (key, column, child, leaf), one of nodes [nodes, 4]; places
+    of nodes, in roots [trees] and as a child, count the integers before it. From an inner node, one
+    whose leaf is negative, a walk goes to its child, or to the node after that where x[column] is
+    above the key. Keys are keys_of floats (int32, of a float64 x int64). A NaN is above every
+    number; in columns from F on, which are those of x once more (`nan_below` says that there are
+    such), below every number. A leaf's child is itself, whatever x is: its key is the greatest,
+    its column 0. Leaf l gives the pairs (leaf_target, leaf_weight) from number first_pairs[l] up
+    to, not with, first_pairs[l + 1]; `single`: pair l alone, of target 0, the only one. aggregate:
     "sum", "average" (sum / trees), "min", "max" of the weights that reach a target, 0 if none does;
     then base [targets] is added.
     """
 
     x: Tensor
-    feature: Tensor
-    threshold: Tensor
-    true_child: Tensor
-    false_child: Tensor
-    mode: Tensor
-    missing: Tensor
+    nodes: Tensor
     roots: Tensor
+    first_pairs: Tensor
     leaf_target: Tensor
     leaf_weight: Tensor
     base: Tensor
     aggregate: str
     targets: int
+    nan_below: bool
+    single: bool
 
     def shape(
-        x, feature, threshold, true_child, false_child, mode, missing, roots, leaf_target,
-        leaf_weight, base, *, aggregate, targets,
+        x, nodes, roots, first_pairs, leaf_target, leaf_weight, base, *, aggregate, targets,
+        nan_below, single,
     ):  # fmt: skip
         need_rank(x, 2, "x")
-        need_float(x)
-        need_same_dtype(x, threshold)
-        need_rank(threshold, 1, "threshold")
-        links = {
-            "feature": feature, "true_child": true_child, "false_child": false_child, "mode": mode,
-        }  # fmt: skip
-        for what, t in links.items():
-            need_dtype(t, ("int64",), what)
-            need_shape(t, threshold.shape, what)
-        need_dtype(missing, ("uint8",), "missing")
-        need_shape(missing, threshold.shape, "missing")
-        for what, t in {"roots": roots, "leaf_target": leaf_target}.items():
+        need_dtype(x, tuple(KEY_TYPES), "x")
+        need_rank(nodes, 2, "nodes")
+        need_shape(nodes, (nodes.shape[0], 4), "nodes")
+        need_dtype(nodes, (KEY_TYPES[x.dtype],), "nodes")
+        integers = {"roots": roots, "first_pairs": first_pairs, "leaf_target": leaf_target}
+        for what, t in integers.items():
             need_dtype(t, ("int64",), what)
             need_rank(t, 1, what)
         need_float(leaf_weight, "leaf_weight")
@@ -111,31 +117,33 @@ class TreeEnsemble:
         need_shape(base, (targets,), "base")
         need_word(aggregate, AGGREGATES, "aggregate")
         need(roots.shape[0] != 0, f"an ensemble has a tree; roots is {spell(roots.shape)}")
+        need(not single or targets == 1, f"a single target, not {targets}")
         return TensorType((x.shape[0], targets), leaf_weight.dtype)
 
     def reference(
-        x, feature, threshold, true_child, false_child, mode, missing, roots, leaf_target,
-        leaf_weight, base, *, aggregate, targets,
+        x, nodes, roots, first_pairs, leaf_target, leaf_weight, base, *, aggregate, targets,
+        nan_below, single,
     ):  # fmt: skip
+        keys = keys_of(x.astype(np.float64 if nodes.dtype == np.int64 else np.float32))
+        below = np.where(np.isnan(x), np.iinfo(keys.dtype).min + NAN_BELOW, keys)
         y = np.zeros((len(x), targets))
-        for row, features in enumerate(x):
+        for number, row in enumerate(np.concatenate([keys, below], 1)):
             reached: list[list[float]] = [[] for _ in range(targets)]
-            for node in roots:
-                while mode[node] != LEAF:
-                    value = features[feature[node]]
-                    follow = _COMPARE[mode[node]](value, threshold[node])
-                    follow = follow or (np.isnan(value) and missing[node])
-                    node = true_child[node] if follow else false_child[node]
-                for pair in range(true_child[node], false_child[node]):
+            for root in roots:
+                key, column, child, leaf = nodes[root // 4]
+                while leaf < 0:
+                    key, column, child, leaf = nodes[child // 4 + (row[column] > key)]
+                for pair in range(first_pairs[leaf], first_pairs[leaf + 1]):
                     reached[leaf_target[pair]].append(leaf_weight[pair])
-            y[row] = [_fold(weights, aggregate, len(roots)) for weights in reached]
+            y[number] = [_fold(weights, aggregate, len(roots)) for weights in reached]
         return y + base
 
     samples = (
-        _forest("sum", (LESS_EQUAL, GREATER, LESS), 0),
-        _forest("average", (LESS, GREATER_EQUAL, EQUAL), 1),
-        _forest("max", (NOT_EQUAL, LESS_EQUAL, GREATER), 0),
-        _forest("min", (GREATER, EQUAL, GREATER_EQUAL), 1),
+        _trees("sum", 0),
+        _trees("average", 3),
+        _trees("max", 0),
+        _trees("min", 3),
+        _trees("sum", 3, 1),
     )
 
 

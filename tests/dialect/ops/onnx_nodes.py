@@ -457,26 +457,24 @@ def _quant_attributes(attrs):
 @node("tree_ensemble")
 def _tree_ensemble(arrays, attrs):
     """The older TreeEnsembleRegressor, whose nodes have ids within trees."""
-    x, feature, threshold, true, false, mode, missing, roots, target, weight, base = arrays
-    words = (
-        "LEAF", "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ",
-    )  # fmt: skip
-    tree = np.searchsorted(roots, np.arange(len(mode)), side="right") - 1
-    ids = np.arange(len(mode)) - roots[tree]
-    is_leaf = mode == 0
-
-    def child(numbers):
-        steps = np.where(is_leaf, 0, numbers - roots[tree])
-        return steps.tolist()
-
-    pairs = [(n, p) for n in np.flatnonzero(is_leaf) for p in range(true[n], false[n])]
+    x, nodes, roots, first, target, weight, base = arrays
+    key, column, child, leaf = nodes.T
+    numbers = np.arange(len(nodes))
+    tree = np.searchsorted(roots // 4, numbers, side="right") - 1
+    ids, is_leaf, width = numbers - roots[tree] // 4, leaf >= 0, x.shape[1]
+    below, limit = column >= width, np.sign(key) * np.abs(key).view(np.float32)
+    limit = np.where(key == np.iinfo(np.int32).max, np.inf, limit)
+    to = np.where(is_leaf, 0, child // 4 - roots[tree] // 4)
+    pairs = [(n, p) for n in numbers[is_leaf] for p in range(first[leaf[n]], first[leaf[n] + 1])]
+    leads_on = np.isinf(limit)  # whatever x is, a missing one too
     attributes = {
         "n_targets": attrs["targets"], "aggregate_function": attrs["aggregate"].upper(),
-        "nodes_treeids": tree.tolist(),
-        "nodes_nodeids": ids.tolist(), "nodes_featureids": feature.tolist(),
-        "nodes_modes": [words[m] for m in mode], "nodes_values": threshold.tolist(),
-        "nodes_truenodeids": child(true), "nodes_falsenodeids": child(false),
-        "nodes_missing_value_tracks_true": missing.tolist(),
+        "nodes_treeids": tree.tolist(), "nodes_nodeids": ids.tolist(),
+        "nodes_featureids": (column % width).tolist(),
+        "nodes_modes": np.where(is_leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        "nodes_values": limit.tolist(), "nodes_truenodeids": to.tolist(),
+        "nodes_falsenodeids": np.where(is_leaf, 0, to + 1).tolist(),
+        "nodes_missing_value_tracks_true": (below | leads_on).astype(int).tolist(),
         "target_treeids": [int(tree[n]) for n, _ in pairs],
         "target_nodeids": [int(ids[n]) for n, _ in pairs],
         "target_ids": [int(target[p]) for _, p in pairs],
