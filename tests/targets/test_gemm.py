@@ -50,6 +50,31 @@ def test_static_rows(m: int, n: int, k: int, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize(("k", "dtype"), [(1024, "float32"), (3072, "float32"), (512, "float64")])
+@pytest.mark.parametrize("m", [1, 8, 9, 17, 29, M])
+def test_rows_that_alias_in_the_cache(m: Any, k: int, dtype: str, chip: Any) -> None:
+    """Rows of A a multiple of 4096 bytes apart."""
+    sizes = [{"m": n} for n in (1, 8, 13, 27)] if m == M else [{}]
+    check(product(t(m, k, dtype=dtype), t(k, 40, dtype=dtype)), chip, schedule, sizes)
+    if dtype == "float32":
+        check(product(t(m, k), t(k, 40, layout="pack1_32")), chip, schedule, sizes)
+
+
+@pytest.mark.parametrize("m", [8, 9, 128, M])
+def test_a_tile_has_no_more_rows_than_stay_in_the_cache(m: Any) -> None:
+    def plan(k: int) -> Any:
+        program = product(t(m, k), t(k, 64, layout="pack1_32"))
+        with program:
+            return plan_of(Region.of(program, program.function("main")), V4)
+
+    aliased, free = plan(1024), plan(1040)
+    assert aliased.a_direct
+    assert aliased.rows <= 8
+    assert free.a_direct
+    assert free.rows > 8 or m == 8
+
+
+@on_chips
 @pytest.mark.parametrize("n", [1, 16, 31, 96])
 def test_columns(n: int, chip: Any) -> None:
     check(biased(t(9, 64), t(k := 64, n, layout="pack1_32"), n, "ai.gelu"), chip, schedule)

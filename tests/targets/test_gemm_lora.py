@@ -178,7 +178,7 @@ def test_parts_of_a_merged_matrix(n: int, chip: Any) -> None:
 
 @on_levels
 def test_large_layers(chip: Any) -> None:
-    """K whose rows alias in the cache and so are packed, and odd ones; 64 adapters in 64 rows."""
+    """K whose rows alias in the cache, and odd ones; 64 adapters in 64 rows."""
     many = [ADAPTERS[0]] + [(1 + i % 16, i % 5 == 0, i % 7 == 0) for i in range(64)]
     for k, n in ((1024, 64), (1021, 65)):
         program, names = product_program((64, k), n, ((0, n),), 64, activations=["ai.relu"])

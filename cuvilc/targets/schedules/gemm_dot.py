@@ -21,13 +21,13 @@ from cuvilc.targets.schedules.gemm_plan import (
     balanced_rows,
     check_batch,
     group,
+    rows_that_stay,
     tile_width,
 )
 from cuvilc.targets.schedules.microkernel import Epilogue, anchor_of, lesser
 from cuvilc.targets.tir import const
 
 _PADDING = 64  # elements between packed rows of A
-_ALIAS_BYTES, _WAYS = 4096, 8
 # How many panels of a task share the rows that it packs: with 4 packing takes 5 % of the time, with
 # 24 1 %. And how many tasks shall be left at least.
 _SHARING, _TASKS = 24, 16
@@ -72,11 +72,11 @@ def plan_of(region: Region, chip: Chip, kind: Dots) -> Plan:
     if source == "packed" and isinstance(m, int) and m <= dot_rows(chip, kind, PANEL):
         width = width if n == width else PANEL
         full = dot_rows(chip, kind, width)
-    rows = balanced_rows(m, full)
     direct = region.argument(a) is not None and isinstance(k, int) and k % kind.group == 0
     direct = direct and ta.dtype == kind.left
-    if isinstance(k, int) and k % _ALIAS_BYTES == 0 and rows > _WAYS:
-        direct = False
+    if direct:
+        full = rows_that_stay(full, k, kind.item)
+    rows = balanced_rows(m, full)
     plan = Plan(
         anchor, a, b, batch, leading, False, False, m, n, ceildiv(k, kind.group), direct, source,
         rows, width,
