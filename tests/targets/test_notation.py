@@ -13,7 +13,7 @@ import pytest
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets import llvm, tir
 from cuvilc.targets.notation import Notation
-from tests.targets.kernel_harness import V3, V4, link
+from tests.targets.kernel_harness import V2, V3, V4, link
 
 LANES = 16
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -46,6 +46,7 @@ FUNCTIONS = (
     ("round_even", np.rint, -1e9, 1e9, 0.0),
     ("abs", np.abs, -3e38, 3e38, 0.0),
 )  # fmt: skip
+UNFUSED = {"tanh": 7.0, "erf": 7.0}  # allowed where the chip has no fused multiply-add
 EDGES = [
     0.0,
     -0.0,
@@ -111,7 +112,7 @@ def ulps(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(same, 0, np.where(np.isnan(error), np.inf, error))
 
 
-@pytest.mark.parametrize("chip", [V4, V3], ids=lambda c: c.name)
+@pytest.mark.parametrize("chip", [V4, V3, V2], ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("name", "reference", "low", "high", "limit"),
     FUNCTIONS,
@@ -126,11 +127,12 @@ def test_float32(name, reference, low, high, limit, chip, tmp_path):
         error = ulps(got, reference(x.astype(np.float64)))
     if name == "sigmoid":
         error[x < -87] = 0  # such results are denormal, and 0 here
+    limit = UNFUSED.get(name, limit) if chip is V2 else limit
     worst = int(np.argmax(error))
     assert error[worst] <= limit, f"{error[worst]:.2f} ulp at {x[worst]!r}: {got[worst]!r}"
 
 
-@pytest.mark.parametrize("chip", [V4, V3], ids=lambda c: c.name)
+@pytest.mark.parametrize("chip", [V4, V3, V2], ids=lambda c: c.name)
 def test_small_numbers_are_rounded_to_even(chip, tmp_path):
     halves = np.arange(-70_000, 70_000) / 2
     x = np.concatenate([halves, halves * 0.9999, [2.0**22, 1 - 2.0**22]]).astype(np.float32)
@@ -158,7 +160,7 @@ def test_float64(name, tmp_path):
     np.testing.assert_allclose(got, reference(x), rtol=1e-14)
 
 
-@pytest.mark.parametrize("chip", [V4, V3], ids=lambda c: c.name)
+@pytest.mark.parametrize("chip", [V4, V3, V2], ids=lambda c: c.name)
 def test_pow(chip, tmp_path):
     rng = np.random.default_rng(3)
     x = np.concatenate([np.exp(rng.uniform(-80, 80, 50_000)), rng.uniform(-9, 9, 50_000)])

@@ -15,6 +15,7 @@ from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, floordiv, product
+from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import rows_across
@@ -41,7 +42,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
         if any(d != 1 for d in behind):
             return rows_across.schedule(region, anchor, chip, name)
     return vectorized(
-        lambda vector: _Rows(region, anchor, name, chip.lanes if vector else 1).build()
+        lambda vector: _Rows(region, anchor, name, chip, chip.lanes if vector else 1).build()
     )
 
 
@@ -77,8 +78,8 @@ def _whole(digit: Digit, share: Dim) -> bool:
 class _Rows:
     """One kernel along rows."""
 
-    def __init__(self, region: Region, anchor: Any, name: str, width: int) -> None:
-        self.region, self.anchor, self.width = region, anchor, width
+    def __init__(self, region: Region, anchor: Any, name: str, chip: Chip, width: int) -> None:
+        self.region, self.anchor, self.chip, self.width = region, anchor, chip, width
         self.source, self.result = anchor.operands[0], anchor.results[0]
         self.attrs = ir.attrs(anchor)
         self.outer, self.inner, self.report = self._digits()
@@ -142,7 +143,8 @@ class _Rows:
 
     def _build(self, rows: Dim, length: Dim, together: int) -> None:
         b = self.b
-        self.line = b.scratch(length, self.dtype) if self.staged or self._keeps() else None
+        self.line = b.scratch(length, self.dtype) if self.staged else None
+        self.exponentials = self._exponentials(length)
         total = b.scalar(rows)
         self.length = b.scalar(length)
         with b.tasks() as t:
@@ -151,12 +153,24 @@ class _Rows:
             with b.loop(count) as r:
                 loops = [n for n, d in enumerate(self.outer) if d.extent != 1]
                 row = b.let(first + r)
+                self.start: Any = b.let(row * as_expr(self.length))
                 self.fixed = outer_values(self.emitter, self.outer, loops, row)
                 self.emitter.forget()
                 self._row()
 
-    def _keeps(self) -> bool:
-        return self.anchor.name == "ai.softmax"
+    def _exponentials(self, length: Dim) -> Any:
+        """Where softmax keeps a row's: if it is long, and can, in the result itself, so that
+        memory is waited for beside the arithmetic.
+        """
+        if self.anchor.name != "ai.softmax":
+            return None
+        fits = self.region.results == [self.result]
+        fits = fits and ir.type_of(self.result).dtype == self.dtype
+        long = isinstance(length, int) and length * item_bytes(self.dtype) >= self.chip.l1_bytes
+        self.direct = fits and long
+        if self.direct:
+            return self.b.buffer(len(self.region.arguments), self.dtype)
+        return self.line if self.staged else self.b.scratch(length, self.dtype)
 
     def each(
         self, element: Callable[[tuple[Any, ...], Place], None], unroll: int = _UNROLL
@@ -229,14 +243,17 @@ def _softmax(rows: _Rows, first: Load, again: Load) -> Any:
         shift = b.let(k.log(total))
         return lambda index, _: again(index) - top - shift
 
+    def place() -> Any:
+        return rows.start + rows.position if rows.direct else rows.position
+
     def term(index: tuple[Any, ...]) -> Any:
         value = k.let(k.exp_below(again(index) - top))
-        b.store(rows.line, rows.position, value)
+        b.store(rows.exponentials, place(), value)
         return value
 
     total = rows.fold("sum", term, unroll=2)
     scale = b.let(const(1.0, rows.dtype) / total)
-    return lambda index, _: b.load(rows.line, rows.position) * scale
+    return lambda index, _: b.load(rows.exponentials, place()) * scale
 
 
 def _standardise(rows: _Rows, first: Load, again: Load) -> Any:
