@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import tirx
 
 from cuvilc.dialect.dims import Dim
@@ -228,13 +229,19 @@ class Notation(Math, Narrow):
         return tirx.Select(away, toward_zero, total)
 
     def div(self, a: Any, b: Any) -> Any:
-        """Division of floats; C's truncating division of integers (a zero divisor is a fault)."""
+        """Division of floats; C's truncating division of integers (a zero divisor is a fault; the
+        least integer divided by -1 must not come).
+        """
         dtype = _dtype(a)
         if dtype.startswith("float"):
             if isinstance(b, tirx.FloatImm) and b.value == 0:  # which TVM would fold, and refuse to
                 return a * const(math.copysign(math.inf, b.value), dtype)
             return a / b
-        return tirx.truncdiv(a, self._nonzero(b))
+        b = self._nonzero(b)
+        wide = _quotient_dtype(dtype, b)
+        if not wide:
+            return tirx.truncdiv(a, b)
+        return self._whole(tirx.Cast(wide, a) / tirx.Cast(wide, b), dtype)
 
     def floor_mod(self, a: Any, b: Any) -> Any:
         """Result has the divisor's sign, as Python's %."""
@@ -244,20 +251,45 @@ class Notation(Math, Narrow):
             zero = const(0, _dtype(a))
             wrong = tirx.Or(tirx.And(r < zero, b > zero), tirx.And(r > zero, b < zero))
             return tirx.Select(wrong, r + b, r)
-        return tirx.floormod(a, self._nonzero(b))
+        b = self._nonzero(b)
+        wide = _quotient_dtype(_dtype(a), b)
+        if not wide:
+            return tirx.floormod(a, b)
+        rest, divisor = self._rest(a, b, wide)
+        wrong = rest * divisor < const(0.0, wide)
+        return self._whole(tirx.Select(wrong, rest + divisor, rest), _dtype(a))
 
     def trunc_mod(self, a: Any, b: Any) -> Any:
         """Result has the dividend's sign, as C's fmod and %."""
         if _dtype(a).startswith("float"):
             return _fmod(a, b)
-        return tirx.truncmod(a, self._nonzero(b))
+        b = self._nonzero(b)
+        wide = _quotient_dtype(_dtype(a), b)
+        if not wide:
+            return tirx.truncmod(a, b)
+        return self._whole(self._rest(a, b, wide)[0], _dtype(a))
+
+    def _rest(self, a: Any, b: Any, wide: str) -> tuple[Any, Any]:
+        """a - b·trunc(a / b) and b, in a float that holds both exactly."""
+        dividend, divisor = self.let(tirx.Cast(wide, a)), self.let(tirx.Cast(wide, b))
+        whole = tirx.trunc(dividend / divisor)
+        return self.let(dividend - whole * divisor), divisor
+
+    @staticmethod
+    def _whole(value: Any, dtype: str) -> Any:
+        """A float, cut off, as an integer of at most 32 bits that holds it."""
+        return tirx.Cast(dtype, value if dtype == "uint32" else tirx.Cast("int32", value))
 
     def _nonzero(self, b: Any) -> Any:
         """A divisor that cannot trap: zero becomes 1 after the fault is recorded."""
         if isinstance(b, (int, tirx.IntImm)):
             return b
         b = self.let(b)
-        self.fault_unless(tirx.NE(b, const(0, _dtype(b))), "divide")
+        zero = tirx.EQ(b, const(0, _dtype(b)))
+        if self.builder.varies(zero):
+            self.builder.fault_lanes(zero, FAULTS["divide"])
+        else:
+            self.fault_unless(tirx.Not(zero), "divide")
         return tirx.Select(tirx.NE(b, const(0, _dtype(b))), b, const(1, _dtype(b)))
 
     def max(self, a: Any, b: Any) -> Any:
@@ -365,6 +397,19 @@ class Notation(Math, Narrow):
     def clamp_index(self, i: Any, n: Any) -> Any:
         """An index that surely lies in [0, n)."""
         return tirx.max(tirx.min(as_expr(i), as_expr(n) - const(1)), const(0))
+
+
+def _quotient_dtype(dtype: str, b: Any) -> str:
+    """The float whose division of such integers, cut off, is theirs, and goes by vectors; "" where
+    none holds them, or b is a constant, for which there are multiplications.
+
+    A quotient a / b that is no whole number is at least 1 / |b| away from one, and the division is
+    off by less: by |a / b| · 2⁻⁵³, of 16 bits and less 2⁻²⁴.
+    """
+    if isinstance(b, (int, tirx.IntImm)):
+        return ""
+    bits = tvm.DataType(dtype).bits
+    return "float32" if bits <= 16 else "float64" if bits == 32 else ""
 
 
 def _fmod(a: Any, b: Any) -> PrimExpr:

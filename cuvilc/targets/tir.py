@@ -22,6 +22,7 @@ from tvm.sym.analyzer import Analyzer
 
 from cuvilc.dialect.dims import Dim, Expr
 from cuvilc.dialect.narrow import STORED
+from cuvilc.targets.tir_texts import ARGUMENT, NO_HALF, OFFSET, PREFETCH
 
 # TVM's classes have no usable types; the names say what is meant.
 PrimExpr: TypeAlias = Any  # tvm.ir.Expr
@@ -29,22 +30,13 @@ Buffer: TypeAlias = Any  # tirx.Buffer
 Kind = tirx.ForKind
 
 _SMALL = 4096  # index constants below this are made once
+_MOST_LANES = 64  # of a vectorised loop
 _KINDS = {"serial": Kind.SERIAL, "unrolled": Kind.UNROLLED, "vectorized": Kind.VECTORIZED}
 _LOAD = tvm.ir.TensorLoad
 _buffer = tvm.get_global_func("tirx.BufferVar")  # with its type a tenth of decl_buffer's time
 # How a dtype lies in memory where TVM's LLVM has no fitting type: bool as a byte, bfloat16 as its
 # bits.
 _STORAGE = {"bool": "uint8", "bfloat16": "uint16", **STORED}
-
-_ARGUMENT = """
-define linkonce_odr hidden ptr @cuvil_argument(ptr %arguments, i64 %i)
-    alwaysinline nounwind readonly {
-  %p = getelementptr ptr, ptr %arguments, i64 %i
-  %v = load ptr, ptr %p, align 8, !invariant.load !0
-  ret ptr %v
-}
-!0 = !{}
-"""
 
 
 def var(name: str, dtype: str = "int64") -> PrimExpr:
@@ -113,7 +105,7 @@ class KernelBuilder:
         self._scopes: list[int] = [0]  # identities of the open blocks
         self._scalar_vars: dict[Expr, PrimExpr] = {}
         self._scratch_offset: Dim = 0
-        self._llvm = {"": _ARGUMENT}  # texts by the name of the function
+        self._llvm = {"": ARGUMENT}  # texts by the name of the function
         self._count = 0
         self._analyzer = Analyzer()
         self._zeros: dict[Dim, PrimExpr] = {}
@@ -124,6 +116,7 @@ class KernelBuilder:
         # indices that stay within a size, by identity
         self._spans: dict[int, tuple[PrimExpr, Dim]] = {}
         self.can_fault = False
+        self._lane_faults: Buffer | None = None
         self.uses_half = True  # whether float16 may be converted
         self.in_place = False
         self._arguments = tvm.ir.Var("buffers", PointerType(PrimType("int64")))
@@ -176,7 +169,7 @@ class KernelBuilder:
         """A buffer in this thread's scratch memory, 64-byte aligned, uninitialised."""
         storage = _STORAGE.get(dtype, dtype)
         pointer = tvm.ir.Var(f"s{self._next()}", PointerType(PrimType(storage)))
-        self.llvm("cuvil_offset", _OFFSET)
+        self.llvm("cuvil_offset", OFFSET)
         offset = self.scalar(self._scratch_offset)
         value = tirx.call_extern(
             PointerType(PrimType(storage)), "cuvil_offset", self._scratch, as_expr(offset)
@@ -270,6 +263,9 @@ class KernelBuilder:
             return value
         if id(value) in self._cells:
             return value
+        if self._lane_vars is not None and not self.varies(value):
+            with self._one_for_all_lanes():
+                return self.let(value, name)
         # Not a `Bind`: TVM's simplifiers put the value of a bound variable back into every use, and
         # a chain of shared subexpressions then grows exponentially. Memory they leave alone; LLVM
         # makes registers of it.
@@ -278,6 +274,14 @@ class KernelBuilder:
         loaded = self._get(cell, str(value.ty.dtype))
         self._cells[id(loaded)] = loaded
         return loaded
+
+    @contextmanager
+    def _one_for_all_lanes(self) -> Iterator[None]:
+        """Values named meanwhile are the same in all lanes: an index made of them is a scalar."""
+        before = self._lane_vars, self._lane
+        self._lane_vars, self._lane = None, (const(0), 1)
+        yield
+        self._lane_vars, self._lane = before
 
     def is_named(self, value: Any) -> bool:
         """Whether `let` returned the value: then it is no load from an argument."""
@@ -336,11 +340,15 @@ class KernelBuilder:
         """Raise CannotVectorize if the condition may differ between lanes of the open vectorised
         loop.
         """
-        if self._lane_vars is None:
-            return
-        used = tirx.analysis.undefined_vars(tirx.Evaluate(condition), [])
-        if self._lane_vars.intersection(v.name for v in used):
+        if self.varies(condition):
             raise CannotVectorize
+
+    def varies(self, value: PrimExpr) -> bool:
+        """Whether the value may differ between lanes of the open vectorised loop."""
+        if self._lane_vars is None:
+            return False
+        used = tirx.analysis.undefined_vars(tirx.Evaluate(value), [])
+        return bool(self._lane_vars.intersection(v.name for v in used))
 
     def load(self, buffer: Buffer, index: Any) -> PrimExpr:
         return tirx.BufferLoad(buffer, [self.simplify(index)])
@@ -352,7 +360,7 @@ class KernelBuilder:
         """Let the line of `buffer` at `index`, in units of four bytes, which may be anywhere, come
         into the second level: the first holds what is being worked on.
         """
-        self.llvm("cuvil_prefetch", _PREFETCH)
+        self.llvm("cuvil_prefetch", PREFETCH)
         call = tirx.call_extern("int32", "cuvil_prefetch", buffer.data, as_expr(index))
         self.emit(tirx.Evaluate(call))
 
@@ -368,6 +376,29 @@ class KernelBuilder:
         """
         self.can_fault = True
         self.store(self._fault, 0, const(kind, "int32"))
+
+    def fault_lanes(self, condition: PrimExpr, kind: int) -> None:
+        """The same where the condition holds, which may differ between the lanes of the open
+        vectorised loop: without a branch, told when the tasks are done.
+        """
+        if self._lane_faults is None:
+            self.can_fault = True
+            self._lane_faults = _buffer("faults", _cell_type(_MOST_LANES, "int32"), None)
+            self._head.append(tirx.AllocBuffer(self._lane_faults))
+            lane = var("lane")
+            clear = tirx.BufferStore(self._lane_faults, const(0, "int32"), [lane])
+            self._head.append(tirx.For(lane, const(0), const(_MOST_LANES), Kind.SERIAL, clear))
+        old = tirx.BufferLoad(self._lane_faults, [self._lane[0]])
+        found = tirx.Select(condition, const(kind, "int32"), old)
+        self.emit(tirx.BufferStore(self._lane_faults, found, [self._lane[0]]))
+
+    def _tell_lane_faults(self) -> None:
+        if self._lane_faults is None:
+            return
+        with self.loop(_MOST_LANES) as lane:
+            found = self.let(tirx.BufferLoad(self._lane_faults, [lane]))
+            with self.when(tirx.NE(found, const(0, "int32"))):
+                self.store(self._fault, 0, found)
 
     def bind(self, variable: PrimExpr, extent: Any) -> None:
         """Let simplification know that the variable is in [0, extent)."""
@@ -425,6 +456,7 @@ class KernelBuilder:
 
     def finish(self) -> tirx.PrimFunc:
         """The function. Call once, when all statements are there."""
+        self._tell_lane_faults()
         head = [tirx.DeclBuffer(self._scalar_buffer, data=self._scalar_argument)]
         params = [self._arguments, self._scalar_argument, self.begin, self.end, self._scratch]
         symbol = self.name
@@ -443,7 +475,7 @@ class KernelBuilder:
         (statements,) = self._blocks
         body = _sequence([*head, *self._head, *statements, tirx.Return(const(0, "int32"))])
         # One text: LLVM reads a module of it.
-        text = "".join([*self._llvm.values(), *([] if self.uses_half else [_NO_HALF])])
+        text = "".join([*self._llvm.values(), *([] if self.uses_half else [NO_HALF])])
         body = tirx.AttrStmt(const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), body)
         function = tirx.PrimFunc(list(params), body, PrimType("int32"))
         return function.with_attr("global_symbol", symbol).with_attr(
@@ -453,46 +485,9 @@ class KernelBuilder:
 
 # Ends the symbol of a function that takes a sixth argument, where it records a fault.
 BODY = "_body"
-# TVM adds functions that convert float16 to every module, and a third of a small kernel's compile
-# time went to them. These symbols take their place in a kernel that has no float16; being a COMDAT
-# they are one in a package of many kernels.
-_NO_HALF = """
-$__truncsfhf2 = comdat any
-@__truncsfhf2 = hidden constant i8 0, comdat
-$__extendhfsf2 = comdat any
-@__extendhfsf2 = hidden constant i8 0, comdat
-"""
-_PREFETCH = """
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-define linkonce_odr hidden i32 @cuvil_prefetch(ptr %p, i64 %i) alwaysinline nounwind {
-  %q = getelementptr float, ptr %p, i64 %i
-  call void @llvm.prefetch.p0(ptr %q, i32 0, i32 2, i32 1)
-  ret i32 0
-}
-"""
-_OFFSET = """
-define linkonce_odr hidden ptr @cuvil_offset(ptr %base, i64 %bytes) alwaysinline nounwind readnone {
-  %p = getelementptr i8, ptr %base, i64 %bytes
-  ret ptr %p
-}
-"""
 
 
 def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     if not statements:
         return tirx.Evaluate(const(0, "int32"))
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
-
-
-__all__ = [
-    "BODY",
-    "Buffer",
-    "CannotVectorize",
-    "KernelBuilder",
-    "PrimExpr",
-    "Variable",
-    "as_expr",
-    "const",
-    "is_load",
-    "var",
-]

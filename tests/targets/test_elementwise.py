@@ -12,7 +12,17 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.schedules import elementwise
-from tests.targets.kernel_harness import CHIPS, V3, V4, Kernel, check, compare, program_of, tensor
+from tests.targets.kernel_harness import (
+    CHIPS,
+    V2,
+    V3,
+    V4,
+    Kernel,
+    check,
+    compare,
+    program_of,
+    tensor,
+)
 from tests.targets.samples import check_sample, on_chips, on_samples
 
 
@@ -20,6 +30,57 @@ from tests.targets.samples import check_sample, on_chips, on_samples
 @on_samples(lambda o: o.facet("element"))
 def test_samples(name, case, chip):
     check_sample(name, case, chip, elementwise.schedule)
+
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+
+
+def _integers(dtype: str, count: int) -> np.ndarray:
+    """Random ones of all magnitudes, and the outermost ones."""
+    limits, rng = np.iinfo(dtype), np.random.default_rng(count)
+    wide = np.exp2(rng.uniform(0, limits.bits, count)) * rng.choice([-1, 1], count)
+    made = np.clip(wide, float(limits.min), float(limits.max) * (1 - 2.0**-53))
+    ends = [limits.min, limits.max, limits.max - 1, limits.max // 2, 1, 2, 3]
+    return np.where(rng.random(count) < 0.3, rng.choice(ends, count), made.astype(dtype))
+
+
+@pytest.mark.parametrize("chip", [V4, V3, V2], ids=lambda c: c.name)
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("how", ["div", "mod", "fmod"])
+def test_integers_are_divided_exactly(how, dtype, chip):
+    """By vectors, of what a float holds; Python's integers tell the quotients."""
+    names = {"div": ("ai.elemwise_div", {}), "mod": ("ai.mod", {"fmod": False})}
+    name, attrs = names.get(how, ("ai.mod", {"fmod": True}))
+    program = program_of(
+        [tensor("n", dtype), tensor("n", dtype)], lambda x, y: ir.build(name, x, y, **attrs)
+    )
+    kernel = Kernel(program, chip, elementwise.schedule)
+    x, y = (_integers(dtype, count).astype(dtype) for count in (20011, 20011))
+    y = np.where(np.roll(y, 7) == 0, np.array(1, dtype), np.roll(y, 7))
+    (got,) = kernel.run({"x0": x, "x1": y})
+    close = np.where(x % y == 0, x, x - x % y)  # multiples, where a quotient must not be one less
+    (again,) = kernel.run({"x0": close, "x1": y})
+    for dividends, found in ((x, got), (close, again)):
+        for a, b, made in zip(dividends.tolist(), y.tolist(), found.tolist(), strict=True):
+            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            wanted = {"div": quotient, "mod": a % b, "fmod": a - b * quotient}[how]
+            assert made == int(np.array(wanted & (1 << 64) - 1, np.uint64).astype(dtype)), (a, b)
+
+
+@on_chips
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
+@pytest.mark.parametrize("at", [0, 17, 4095, 4096, 5000])
+def test_a_zero_divisor_is_a_fault_wherever_it_stands(at, dtype, chip):
+    program = program_of(
+        [tensor("5001", dtype), tensor("5001", dtype)],
+        lambda x, y: ir.build("ai.elemwise_div", x, y),
+    )
+    kernel = Kernel(program, chip, elementwise.schedule)
+    feeds = {"x0": np.full(5001, 7, dtype), "x1": np.full(5001, 2, dtype)}
+    assert (kernel.run(feeds)[0] == 3).all()
+    feeds["x1"][at] = 0
+    with pytest.raises(RuntimeError, match="kernel fault 2"):
+        kernel.run(feeds)
 
 
 @on_chips
