@@ -23,7 +23,15 @@ from tests.targets.samples import check_sample, on_chips, on_samples
 
 SIZES = [
     {"b": b, "s": s, "t": t}
-    for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33))
+    for b, s, t in (
+        (1, 1, 1),
+        (2, 7, 64),
+        (1, 48, 65),
+        (1, 50, 130),
+        (1, 97, 33),
+        (1, 9, 515),
+        (1, 300, 290),
+    )
 ]
 
 
@@ -44,7 +52,10 @@ def test_symbolic(mask, causal, chip):
     check(program, chip, attention.schedule, SIZES)
 
 
-@pytest.mark.parametrize(("s", "t", "d"), [(1, 200, 64), (128, 128, 64), (5, 0, 4), (3, 17, 80)])
+@pytest.mark.parametrize(
+    ("s", "t", "d"),
+    [(1, 200, 64), (128, 128, 64), (5, 0, 4), (3, 17, 80), (2, 259, 64), (7, 700, 24)],
+)
 def test_static(s, t, d):
     types = [tensor(f"1,2,{s},{d}"), tensor(f"1,2,{t},{d}"), tensor(f"1,2,{t},{d}")]
     program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=0.125))
@@ -69,7 +80,9 @@ def test_few_queries(queries, layout, chip):
             k = ir.build("ai.slice", k, starts=(0, 0, 0, 16), steps=(1, 1, 1, 1), sizes=sizes)
         return ir.build("ai.attention", q, k, v, mask, scale=0.2)
 
-    sizes = [{"b": b, "t": t} for b, t in ((1, 1), (3, 16), (2, 67), (1, 63), (1, 64), (2, 0))]
+    sizes = [
+        {"b": b, "t": t} for b, t in ((1, 1), (3, 16), (2, 67), (1, 63), (1, 64), (1, 300), (2, 0))
+    ]
     check(program_of(types, body), chip, attention.schedule, sizes)
 
 
@@ -90,18 +103,18 @@ def test_halves(dtype, chip):
 def test_hidden_keys(chip):
     """Whole blocks of keys hidden, and a row with everything hidden."""
     rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=(1, 2, 5, 16)), *(rng.normal(size=(1, 2, 150, 16)) for _ in range(2))]
+    arrays = [rng.normal(size=(1, 2, 5, 16)), *(rng.normal(size=(1, 2, 600, 16)) for _ in range(2))]
     feeds = {f"x{n}": a.astype(np.float32) for n, a in enumerate(arrays)}
-    visible = rng.random((1, 1, 5, 150)) < 0.5
-    visible[..., :70] = False
+    visible = rng.random((1, 1, 5, 600)) < 0.5
+    visible[..., :300] = False
     visible[0, 0, 3] = False
-    types = [tensor("1,2,5,16"), tensor("1,2,150,16"), tensor("1,2,150,16")]
+    types = [tensor("1,2,5,16"), tensor("1,2,600,16"), tensor("1,2,600,16")]
     for mask, dtype in (
         (visible, "bool"),
         (np.where(visible, 0, -np.inf).astype(np.float32), "float32"),
     ):
         program = program_of(
-            [*types, tensor("1,1,5,150", dtype)],
+            [*types, tensor("1,1,5,600", dtype)],
             lambda *x: ir.build("ai.attention", *x, scale=0.25),
         )
         compare(program, {**feeds, "x3": mask}, chip, attention.schedule)
@@ -112,10 +125,10 @@ def test_hidden_keys(chip):
 def test_scores_that_grow(growth, chip):
     """From block to block, by less or more than what a row's base puts up with."""
     rng = np.random.default_rng(0)
-    q, v = np.ones((1, 1, 7, 16)), rng.normal(size=(1, 1, 300, 16))
-    k = rng.normal(size=(1, 1, 300, 16)) + (np.arange(300) * growth / 64 / 16)[:, None]
+    q, v = np.ones((1, 1, 7, 16)), rng.normal(size=(1, 1, 900, 16))
+    k = rng.normal(size=(1, 1, 900, 16)) + (np.arange(900) * growth / 256 / 16)[:, None]
     feeds = {f"x{n}": a.astype(np.float32) for n, a in enumerate((q, k, v))}
-    types = [tensor("1,1,7,16"), tensor("1,1,300,16"), tensor("1,1,300,16")]
+    types = [tensor("1,1,7,16"), tensor("1,1,900,16"), tensor("1,1,900,16")]
     program = program_of(types, lambda *x: ir.build("ai.attention", *x, scale=1.0))
     compare(program, feeds, chip, attention.schedule)
 

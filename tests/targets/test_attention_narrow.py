@@ -39,7 +39,8 @@ def test_any_size(depth: int, features: int, causal: bool, mask: str) -> None:
     shapes = (f"b,4,s,{depth}", f"b,2,t,{depth}", f"b,2,t,{features}")
     kernel = Kernel(program(*shapes, mask=mask, causal=causal), BF16, attention_narrow.schedule)
     worst = 0.0
-    for b, s, t in ((1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33), (1, 131, 131)):
+    sizes = [(1, 1, 1), (2, 7, 64), (1, 48, 65), (1, 50, 130), (1, 97, 33), (1, 131, 131)]
+    for b, s, t in [*sizes, (1, 261, 261), (1, 9, 515)]:
         worst = max(worst, error(kernel, {"b": b, "s": s, "t": t}))
     assert 1e-5 < worst < RELATIVE["bfloat16"]
 
@@ -52,7 +53,7 @@ def test_one_instruction_multiplies() -> None:
     assert error(wide) < 1e-6 < error(narrow)
 
 
-@pytest.mark.parametrize("t", [1, 3, 64, 65])
+@pytest.mark.parametrize("t", [1, 3, 64, 65, 257])
 def test_an_infinite_value_is_no_nan(t: int) -> None:
     """Also of the last key, which may be alone in its group."""
     kernel = Kernel(program("1,1,5,16", f"1,1,{t},16", f"1,1,{t},16"), BF16,

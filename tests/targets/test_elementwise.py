@@ -32,6 +32,29 @@ def test_samples(name, case, chip):
     check_sample(name, case, chip, elementwise.schedule)
 
 
+@on_chips
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize(
+    ("sizes", "before", "after", "layout"),
+    [
+        ("9001", (200,), (333,), ""),  # chunks of the middle, and the ends
+        ("2,5,13,21", (0, 0, 3, 2), (0, 0, 1, 4), ""),
+        ("7,9", (6, 0), (2, 8), ""),
+        ("3,4,5", (1, 1, 1), (2, 1, 0), ""),  # three axes: an element at a time
+        ("5,6", (11, 2), (1, 13), ""),  # more than the whole axis
+        ("1,32,6,9", (0, 0, 2, 3), (0, 0, 1, 5), "NCHW16c"),
+        ("n,17", (0, 3), (0, 2), ""),
+        ("3,m", (1, 2), (0, 1), ""),
+    ],
+)
+def test_padding_in_parts(sizes, before, after, layout, mode, chip):
+    program = program_of(
+        [tensor(sizes, layout=layout)],
+        lambda x: ir.build("ai.pad", x, before=before, after=after, mode=mode, value=1.5),
+    )
+    check(program, chip, elementwise.schedule, [{"n": n, "m": m} for n, m in ((1, 3), (70, 50))])
+
+
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 
 
@@ -329,3 +352,34 @@ def test_rows_inside_a_padding_are_moved_in_vectors() -> None:
     )
     assembly = check(program, V4, elementwise.schedule).assembly()
     assert re.search(r"vmovups\s+[-0-9]*\(%r[^)]*\), %zmm", assembly)
+
+
+@on_chips
+@pytest.mark.parametrize("channels", [(16, 32), (48, 16, 32), (16, 20, 12), (8, 8, 16), (17, 31)])
+def test_concat_of_blocked_channels(channels, chip):
+    """Some parts begin where a block does, others within one; their pixels are gathered."""
+
+    def body(*xs):
+        turned = [ir.build("ai.transpose", x, perm=(0, 3, 1, 2)) for x in xs]
+        sizes = {"sizes": (1, None, 6, 10), "scales": None, "mode": "linear"}
+        grown = [
+            ir.build("ai.resize", x, **{**sizes, "sizes": (1, c, 6, 10)})
+            for x, c in zip(turned, channels, strict=True)
+        ]
+        return ir.build("ai.relayout", ir.build("ai.concat", *grown, axis=1), layout="NCHW16c")
+
+    program = program_of([tensor(f"1,3,{5 + i},{c}") for i, c in enumerate(channels)], body)
+    check(program, chip, elementwise.schedule)
+
+
+def test_parts_that_begin_with_a_block_are_moved_in_vectors() -> None:
+    """Which part a block of channels is of is known for all of its lanes."""
+
+    def body(*xs):
+        joined = ir.build("ai.concat", *[ir.build("ai.relayout", x, layout="") for x in xs], axis=1)
+        return ir.build("ai.relayout", joined, layout="NCHW16c")
+
+    types = [tensor(f"1,{c},5,7", layout="NCHW16c") for c in (32, 48, 16)]
+    assembly = check(program_of(types, body), V4, elementwise.schedule).assembly()
+    assert "%zmm" in assembly
+    assert "movss" not in assembly

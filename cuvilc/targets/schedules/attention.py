@@ -1,7 +1,7 @@
 """Attention without its score matrix: blocks of keys against a chunk of queries, softmax carried
 along.
 
-A task is (batch, head, chunk of query rows). Per block of 64 keys: kᵀ is packed so that scores come
+A task is (batch, head, chunk of query rows). Per block of keys: kᵀ is packed so that scores come
 as vectors over keys (for one or two queries it is read as it lies, with vectors over features),
 each row's maximum and sum move on (Milakov & Gimelshein 2018, alg. 3), and p·v is added with
 vectors over v's features (Dao et al. 2022). q, k and v may come through injective
@@ -24,13 +24,16 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.attention_tile import outer_product
 from cuvilc.targets.schedules.elementwise_loops import sweep
-from cuvilc.targets.schedules.microkernel import balanced, first_of, lesser
+from cuvilc.targets.schedules.microkernel import balanced, lesser
 from cuvilc.targets.schedules.reduction_fold import Fold
 from cuvilc.targets.schedules.row_sums import row_sums
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import as_expr, const, is_load, var
 
-KEYS = 64  # keys of a block
+# Keys of a block at most: of few, sums of p·v go through memory often, and each row's maximum and
+# sum are begun and ended for few scores. What a task holds of a block is then some 200 KiB.
+_KEYS = 256
+_ROUND = 64  # what its size is a multiple of
 _CHUNK = 96  # query rows of a task at most: kᵀ is packed for each chunk anew
 _TILE = 6  # query rows whose accumulators are in registers together
 # A row's base stays while its maximum exceeds it by no more: e⁸ is far from any limit, and the sums
@@ -100,6 +103,8 @@ class Attention:
         self.tile = min(_TILE, queries) or _TILE
         tiles = max(-(-queries // self.tile), 1)
         self.chunk = balanced(tiles, _CHUNK // self.tile)[0] * self.tile
+        known = min(self.keys, _KEYS) if isinstance(self.keys, int) else _KEYS
+        self.block = max(-(-known // _ROUND) * _ROUND, _ROUND)
 
     def build(self) -> Scheduled:
         tasks = product([self.batch, self.heads, ceildiv(self.queries, self.chunk)])
@@ -114,13 +119,13 @@ class Attention:
     def _allocate(self) -> None:
         b, dtype = self.b, self.dtype
         self.packed_q = b.scratch(self.depth * self.chunk, dtype)
-        self.packed_k = b.scratch(self.depth * KEYS, dtype)
+        self.packed_k = b.scratch(self.depth * self.block, dtype)
         self._allocate_rows()
 
     def _allocate_rows(self) -> None:
         """What each query row has: scores of a block, sums of p·v, maximum and sum."""
         b, dtype = self.b, self.dtype
-        self.scores = b.scratch(self.chunk * KEYS, dtype)
+        self.scores = b.scratch(self.chunk * self.block, dtype)
         self.sums = b.scratch(self.features * self.chunk, dtype)
         self.top = b.scratch(self.chunk, dtype)
         self.total = b.scratch(self.chunk, dtype)
@@ -144,9 +149,9 @@ class Attention:
         self._start(queries)
         keys = as_expr(b.scalar(self.keys))
         seen = tirx.min(keys, self.first + self.rows) if self.attrs["causal"] else keys
-        with b.loop(b.let(tirx.floordiv(seen + (KEYS - 1), const(KEYS)))) as block:
-            self.key0 = b.let(block * KEYS)
-            self.count = b.let(tirx.min(keys - self.key0, const(KEYS)))
+        with b.loop(b.let(tirx.floordiv(seen + (self.block - 1), const(self.block)))) as block:
+            self.key0 = b.let(block * self.block)
+            self.count = b.let(tirx.min(seen - self.key0, const(self.block)))
             if self._are_few():
                 self._score_few()
             else:
@@ -225,7 +230,7 @@ class Attention:
                             for d in range(0, depth, n)
                         ]
                         b.store(sums, t * n + lane, sum(terms[1:], terms[0]))
-                row_sums(b, n, sums, (self.scores, r * KEYS + first))
+                row_sums(b, n, sums, (self.scores, r * self.block + first))
 
     def _pack_keys(self) -> None:
         """packed_k[d, t] = k[t, d] of this block."""
@@ -239,15 +244,17 @@ class Attention:
                 here, below = self._key(t, d), self._key(t + 1, d)
                 step = below.indices[0] - here.indices[0]
                 source = (here.source, here.indices[0], step)
-                transpose_block(b, n, source, (self.packed_k, d * KEYS + t, const(KEYS)))
+                transpose_block(
+                    b, n, source, (self.packed_k, d * self.block + t, const(self.block))
+                )
             done = b.let(tirx.floordiv(self.count, const(n)) * n)
         else:
             whole = 0
         with b.loop(self.count) as t, b.loop(b.scalar(depth) - whole) as d:
-            b.store(self.packed_k, (d + whole) * KEYS + t, self._key(t, d + whole))
+            b.store(self.packed_k, (d + whole) * self.block + t, self._key(t, d + whole))
         if whole:
             with b.loop(self.count - done) as t, b.loop(whole) as d:
-                b.store(self.packed_k, d * KEYS + (t + done), self._key(t + done, d))
+                b.store(self.packed_k, d * self.block + (t + done), self._key(t + done, d))
 
     def _dense(self) -> bool:
         """Whether neighbouring features of k are neighbours in memory."""
@@ -259,25 +266,24 @@ class Attention:
     def _score(self) -> None:
         """scores[r, t] = q[r]·k[t]. What is beyond the last key nothing reads."""
         b, n = self.b, self.lanes
-        across = min(self.vectors * n, KEYS)
-
-        def vectors(at_once: int) -> None:
-            width = at_once * n
-            across = b.let(tirx.floordiv(self.count + (width - 1), const(width)))
-            with b.loop(self.tiles) as i, b.loop(across) as j:
-                self._score_tile(b.let(i * self.tile), b.let(j * width), at_once)
-
-        most = as_expr(self.count) > KEYS - n
-        first_of(b, [(most, lambda: vectors(across // n)), (None, lambda: vectors(1))])
+        width = min(self.vectors * n, _ROUND)
+        wide = b.let(tirx.floordiv(self.count + (n - 1), const(width)))
+        rest = b.let(tirx.floordiv(self.count - wide * width + (n - 1), const(n)))
+        with b.loop(self.tiles) as i:
+            row = b.let(i * self.tile)
+            with b.loop(wide) as j:
+                self._score_tile(row, b.let(j * width), width // n)
+            with b.loop(rest) as j:
+                self._score_tile(row, b.let(wide * width + j * n), 1)
 
     def _score_tile(self, row: Any, t: Any, vectors: int) -> None:
         b, depth = self.b, self.b.scalar(self.depth)
         outer_product(
             b, self.tile, vectors, self.lanes, depth, self.dtype,
             lambda r, d: b.load(self.packed_q, (row + r) * depth + d),
-            lambda d, c: b.load(self.packed_k, d * KEYS + (t + c)),
+            lambda d, c: b.load(self.packed_k, d * self.block + (t + c)),
             None,
-            lambda r, c, value: b.store(self.scores, (row + r) * KEYS + (t + c), value),
+            lambda r, c, value: b.store(self.scores, (row + r) * self.block + (t + c), value),
         )  # fmt: skip
 
     def _soften(self, r: Any) -> None:
@@ -292,10 +298,10 @@ class Attention:
         whole = b.let(tirx.floordiv(count + (self.lanes - 1), const(self.lanes)) * self.lanes)
 
         def look(t: Any, place: Any) -> None:
-            value = b.load(self.scores, r * KEYS + t)
+            value = b.load(self.scores, r * self.block + t)
             if self._masks:
                 value = k.let(self._masked(value, s, t))
-                b.store(self.scores, r * KEYS + t, value)
+                b.store(self.scores, r * self.block + t, value)
             highest.add(place, value)
 
         if self._masks:
@@ -312,8 +318,8 @@ class Attention:
         added = Fold(k, "sum", dtype, self.lanes, unroll)
 
         def weigh(t: Any, place: Any) -> None:
-            value = k.let(k.exp_below(b.load(self.scores, r * KEYS + t) - base))
-            b.store(self.scores, r * KEYS + t, value)
+            value = k.let(k.exp_below(b.load(self.scores, r * self.block + t) - base))
+            b.store(self.scores, r * self.block + t, value)
             added.add(place, value)
 
         sweep(self.emitter, 0, whole, self.lanes, unroll, weigh)
@@ -328,15 +334,15 @@ class Attention:
         b, n = self.b, self.lanes
         with b.when(as_expr(count) < whole), b.loop(n, "vectorized" if n > 1 else "serial") as lane:
             t = whole - n + lane
-            score, none = b.load(self.scores, r * KEYS + t), const(float("-inf"), self.dtype)
-            b.store(self.scores, r * KEYS + t, tirx.Select(t < count, score, none))
+            score, none = b.load(self.scores, r * self.block + t), const(float("-inf"), self.dtype)
+            b.store(self.scores, r * self.block + t, tirx.Select(t < count, score, none))
 
     def _clear(self, r: Any, done: Any) -> None:
         """Weights from `done` to the block's end become 0."""
         b, n = self.b, self.lanes
         rest = b.let(tirx.floordiv(self.count - done + (n - 1), const(n)))
         with b.loop(rest) as i, b.loop(n, "vectorized" if n > 1 else "serial") as lane:
-            b.store(self.scores, r * KEYS + (done + i * n + lane), const(0.0, self.dtype))
+            b.store(self.scores, r * self.block + (done + i * n + lane), const(0.0, self.dtype))
 
     def _move(self, r: Any, old: Any, new: Any) -> None:
         """The row's base becomes `new`."""
@@ -393,7 +399,7 @@ class Attention:
             row = i * self.tile
             outer_product(
                 b, self.tile, vectors, width, self.count, self.dtype,
-                lambda r, t: b.load(self.scores, (row + r) * KEYS + t),
+                lambda r, t: b.load(self.scores, (row + r) * self.block + t),
                 lambda t, c: self._value(t, c + e),
                 lambda r, c: b.load(self.sums, (row + r) * features + (c + e)),
                 lambda r, c, value: b.store(self.sums, (row + r) * features + (c + e), value),

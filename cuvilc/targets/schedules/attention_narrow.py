@@ -17,7 +17,7 @@ from cuvilc.dialect.dims import Dim
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import GROUP_BYTES, HALVES
 from cuvilc.targets.region import Miss, Region, Scheduled
-from cuvilc.targets.schedules.attention import FEW, KEYS, Attention, parts_of
+from cuvilc.targets.schedules.attention import FEW, Attention, parts_of
 from cuvilc.targets.schedules.dot_rounding import VECTOR, Rounding
 from cuvilc.targets.schedules.dot_tile import DotTile, load_group
 from cuvilc.targets.schedules.transpose_block import transpose_block
@@ -57,10 +57,10 @@ class _Narrow(Attention):
         self.rounding = Rounding(self.emitter, self.chip, HALVES, "vectorized")
         self.wide = -(-self.d // _GROUP // VECTOR) * VECTOR  # groups of blocks to transpose
         self.packed_q = b.scratch(self.chunk * self.d // _GROUP, "int32")
-        self.rounded_k = b.scratch(KEYS * self.wide, "int32")
-        self.packed_k = b.scratch(KEYS * self.wide, "int32")
-        self.packed_v = b.scratch(KEYS // _GROUP * self.e, "int32")
-        self.weights = b.scratch(self.chunk * KEYS // _GROUP, "int32")
+        self.rounded_k = b.scratch(self.block * self.wide, "int32")
+        self.packed_k = b.scratch(self.block * self.wide, "int32")
+        self.packed_v = b.scratch(self.block // _GROUP * self.e, "int32")
+        self.weights = b.scratch(self.chunk * self.block // _GROUP, "int32")
         self._allocate_rows()
 
     def _round(self, to: Any, at: Any, count: int, element: Callable[[Any], Any]) -> None:
@@ -84,7 +84,8 @@ class _Narrow(Attention):
         with b.loop(blocks) as i, b.loop(wide // VECTOR) as j:
             t, d = i * VECTOR, j * VECTOR
             source = (self.rounded_k, t * wide + d, const(wide))
-            transpose_block(b, VECTOR, source, (self.packed_k, d * KEYS + t, const(KEYS)))
+            target = (self.packed_k, d * self.block + t, const(self.block))
+            transpose_block(b, VECTOR, source, target)
 
     def _score_tile(self, row: Any, t: Any, vectors: int) -> None:
         b, width = self.b, vectors * VECTOR
@@ -94,17 +95,17 @@ class _Narrow(Attention):
                 load_group(b, self.packed_q, ((row + r) * (self.d // _GROUP) + d) * GROUP_BYTES)
                 for r in range(self.tile)
             ]
-            tile.step(left, lambda lane: (self.packed_k, (d * KEYS + t + lane) * GROUP_BYTES))
+            tile.step(left, lambda lane: (self.packed_k, (d * self.block + t + lane) * GROUP_BYTES))
         with b.loop(width, "vectorized") as lane:
             for r in range(self.tile):
-                b.store(self.scores, (row + r) * KEYS + (t + lane), tile.at(r, lane))
+                b.store(self.scores, (row + r) * self.block + (t + lane), tile.at(r, lane))
 
     def _soften(self, r: Any) -> None:
         super()._soften(r)
         b = self.b
         blocks = b.let(tirx.floordiv(self.count + (VECTOR - 1), const(VECTOR)))
         with b.loop(blocks) as i:
-            at = b.let(r * KEYS + i * VECTOR)
+            at = b.let(r * self.block + i * VECTOR)
             self.rounding.store(self.weights, at, lambda lane: b.load(self.scores, at + lane))
 
     def _add_values(self) -> None:
@@ -149,7 +150,7 @@ class _Narrow(Attention):
                 tile.put(r, lane, b.load(self.sums, (row + r) * features + (e + lane)))
         with b.loop(pairs) as g:
             left = [
-                load_group(b, self.weights, ((row + r) * (KEYS // _GROUP) + g) * GROUP_BYTES)
+                load_group(b, self.weights, ((row + r) * (self.block // _GROUP) + g) * GROUP_BYTES)
                 for r in range(self.tile)
             ]
             tile.step(left, lambda lane: (self.packed_v, (g * features + e + lane) * GROUP_BYTES))

@@ -89,6 +89,7 @@ class _Probe(KernelBuilder):
     def __init__(self) -> None:
         super().__init__("probe")
         self.digits: list[PrimExpr] = []
+        self.extents: list[Dim] = []
         self.report = Report()
         self._number: dict[str, int] = {}
         self._origin: dict[
@@ -105,6 +106,7 @@ class _Probe(KernelBuilder):
             self.bind(v, self.scalar(digit.extent))
             self._number[v.name] = len(self.digits)
             self.digits.append(v)
+            self.extents.append(digit.extent)
             made.append(v)
         return made
 
@@ -207,21 +209,30 @@ class _Probe(KernelBuilder):
             self._limit(e)
 
     def _limit(self, e: Any) -> None:
-        """Remember where a comparison of one digit changes its outcome."""
+        """Remember where a comparison changes its outcome along a digit: its only one, or that of
+        blocks, where the lanes beside it make no difference.
+        """
         difference = self.simplify(e.a - e.b)
         through, direct = self._depends(difference)
-        if len(direct) != 1 or through:
+        if through or not 1 <= len(direct) <= 2:
             return
-        (digit,) = direct
-        parts = detect_linear_equation(difference, [self.digits[digit]])
-        step = self.simplify(parts[0]) if parts else None
-        if not isinstance(step, tirx.IntImm) or abs(step.value) != 1:
+        numbers = sorted(direct)
+        *parts, rest = detect_linear_equation(difference, [self.digits[n] for n in numbers]) or [0]
+        steps = [int(p.value) for p in map(self.simplify, parts) if isinstance(p, tirx.IntImm)]
+        if len(steps) != len(numbers) or abs(steps[-1]) != 1:
             return
-        strict = isinstance(e, (tirx.LT, tirx.GE)) == (step.value > 0)
-        where = self.simplify(parts[1] * const(-int(step.value)) + const(0 if strict else 1))
-        found = self.dim(where)
+        block, step = 1, steps[-1]
+        if len(steps) == 2:
+            lanes = self.extents[numbers[1]]
+            if not isinstance(lanes, int) or steps[0] != step * lanes:
+                return
+            block = lanes
+        strict = isinstance(e, (tirx.LT, tirx.GE)) == (step > 0)
+        found = self.dim(self.simplify(rest * const(-step) + const(0 if strict else 1)))
+        if block != 1:
+            found = found // block if isinstance(found, int) and found % block == 0 else None
         if found is not None:
-            self.report.limits.setdefault(digit, []).append(found)
+            self.report.limits.setdefault(numbers[0], []).append(found)
 
     def dim(self, e: Any) -> Dim | None:
         """The index expression as a dimension, if it is made of sizes."""
@@ -318,14 +329,19 @@ def merged(
             *_merge(digits[barrier:], barrier, report, closed),
         ]
         seen = probe(region, made, define) if made != digits else report
-        # A division by the extent, or a comparison with it, simplified away before, is back where
-        # a digit grew.
-        grown = {
-            n for old, new in zip(report.accesses, seen.accesses, strict=True)
-            for n, step in enumerate(new.steps)
-            if made[n] != digits[n] and step is None and old.steps[n] is not None
-        }  # fmt: skip
-        grown |= {n for n in seen.used if made[n] != digits[n]}
+        changed = [n for n in range(len(made)) if made[n] != digits[n]]
+        if len(seen.accesses) != len(report.accesses):
+            # Of a digit beside one of the same axis a condition is open again that was decided.
+            grown = {max(n for n in changed if made[n].extent != 1)}
+        else:
+            # A division by the extent, or a comparison with it, simplified away before, is back
+            # where a digit grew.
+            pairs = list(zip(report.accesses, seen.accesses, strict=True))
+            grown = {
+                n for n in changed
+                if n in seen.used
+                or any(b.steps[n] is None and a.steps[n] is not None for a, b in pairs)
+            }  # fmt: skip
         if not grown:
             return made, seen
         closed |= grown
