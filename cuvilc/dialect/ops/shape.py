@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product as cartesian
+from math import prod
+
 import numpy as np
 
 from cuvilc.dialect.dims import Dim, equal, less, maximum, minimum, product
@@ -197,6 +200,7 @@ class Concat:
 
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")  # np.pad has the same words
+_MOST_PARTS = 9  # that padding cuts an element into: those of two axes
 
 
 @op("ai.pad", traits=INJECTIVE)
@@ -235,7 +239,16 @@ class Pad:
     def element(k, i, x, *, before, after, mode, value):
         axes = list(zip(i, before, after, x.shape, strict=True))
         if mode != "constant":
-            return x[tuple(_pad_source(k, mode, *axis) for axis in axes)]
+            parts = [_pad_parts(k, mode, *axis) for axis in axes]
+            if prod(map(len, parts)) > _MOST_PARTS:
+                return x[tuple(_pad_source(k, mode, *axis) for axis in axes)]
+            found = k.const(0, x.type.dtype)
+            for part in cartesian(*parts):
+                conditions = [c for of_axis, _ in part for c in of_axis]
+                found = guarded(
+                    k, conditions, lambda part=part: x[tuple(j for _, j in part)], found
+                )
+            return found
         conditions = []
         for j, b, a, n in axes:
             conditions += [] if isinstance(b, int) and b == 0 else [k.ge(j, b)]
@@ -251,6 +264,25 @@ class Pad:
         sample("float32[0,2]", before=(1, 0), after=(1, 1)),
         sample("bool[3]", before=(1,), after=(1,), value=1.0),
     )
+
+
+def _pad_parts(k, mode, i, before, after, n):
+    """(conditions, where padded index i then comes from) of what an axis is cut into: steps through
+    memory that are regular. One part where pads are many times as long as the axis, or open.
+    """
+    if before == after == 0:
+        return [((), i)]
+    if not all(isinstance(size, int) for size in (before, after, n)):
+        return [((), _pad_source(k, mode, i, before, after, n))]
+    if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
+        return [((), _pad_source(k, mode, i, before, after, n))]
+    end, last = before + n, n - 1
+    low = {"edge": 0, "reflect": before - i, "wrap": i + (n - before)}[mode]
+    high = {"edge": last, "reflect": end + last - 1 - i, "wrap": i - end}[mode]
+    below, above = (k.ge(i, before),) * (before > 0), (k.lt(i, end),) * (after > 0)
+    parts = [((*below, *above), i - before)]
+    parts += [((k.lt(i, before),), low)] * (before > 0)
+    return parts + [((k.ge(i, end),), high)] * (after > 0)
 
 
 def _pad_source(k, mode, i, before, after, n):

@@ -89,7 +89,9 @@ def schedule_with(
 def _pieces(region: Region, define: Define | None) -> list[Piece]:
     digits, report = split(region, start_digits(region), define)
     boxes = [digits]
-    outer = [n for n in report.limits if n != _last(digits) and digits[n].extent != 1]
+    # The innermost loop is cut by _emit_row, unless its chunks are tasks.
+    chunked = [n for n, d in enumerate(digits) if d.extent != 1] == [_last(digits)]
+    outer = [n for n in report.limits if (n != _last(digits) or chunked) and digits[n].extent != 1]
     if len(outer) == 1:
         ranges = cuts(report.limits[outer[0]], digits[outer[0]])
         if 1 < len(ranges) <= _MOST_PIECES:
@@ -235,13 +237,21 @@ def _emit_row(
             scalar = emitter.builder.scalar
             parts = [(scalar(a), scalar(n)) for a, n in found]
 
+    # What is known of a chunk's bounds may not do for what holds in the whole piece.
+    b, repeats = emitter.builder, asks and piece.movable and not isinstance(start, int)
+    assert isinstance(b, transpose.TileBuilder)
+
     def element(i: Any, place: Place) -> None:
+        if repeats:
+            b.decide_again(piece.report.decisions)
         _store(emitter, piece, {**values, inner: i})
 
     width = vector_width(emitter.region, chip) if vector else 1
     unroll = 4 if piece.report.work < 8 else 2 if piece.report.work < 24 else 1
     for first, extent in parts:
         sweep(emitter, first, extent, width, unroll, element)
+    if repeats:
+        b.decide_again(None)
 
 
 def outer_values(

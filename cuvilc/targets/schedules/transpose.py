@@ -39,6 +39,7 @@ class TileBuilder(KernelBuilder):
         self._loads = 0
         self.decisions: list[bool | None] = []
         self._decided = 0
+        self._repeats = False
 
     def load(self, buffer: Buffer, index: Any) -> PrimExpr:
         if (self.noted is None and self._replaced is None) or not buffer.name.startswith("b"):
@@ -63,8 +64,12 @@ class TileBuilder(KernelBuilder):
         """Give values[n]() for load number n, as they are counted from now on; None ends it."""
         self._loads, self._decided, self.noted, self._replaced = 0, 0, None, values
 
+    def decide_again(self, decisions: list[bool | None] | None) -> None:
+        """Decide the conditions from now on as the dry run did; None ends it."""
+        self.decisions, self._decided, self._repeats = decisions or [], 0, decisions is not None
+
     def decide(self, condition: PrimExpr) -> bool | None:
-        if self.noted is None and self._replaced is None:
+        if self.noted is None and self._replaced is None and not self._repeats:
             return super().decide(condition)
         self._decided += 1
         return self.decisions[self._decided - 1]
