@@ -391,6 +391,9 @@ class Notation(Math, Narrow):
 
     def fault_unless(self, condition: Any, kind: str) -> None:
         """Record a kernel fault when the condition is false."""
+        if self.builder.varies(condition):
+            self.builder.fault_lanes(tirx.Not(condition), FAULTS[kind])
+            return
         with self.builder.when(tirx.Not(condition)):
             self.builder.fault(FAULTS[kind])
 

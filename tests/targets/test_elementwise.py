@@ -107,6 +107,23 @@ def test_a_zero_divisor_is_a_fault_wherever_it_stands(at, dtype, chip):
 
 
 @on_chips
+@pytest.mark.parametrize("at", [0, 17, 4095, 4096, 5000])
+@pytest.mark.parametrize("index", [-9, 8, 1 << 40, -(1 << 63)])
+def test_an_index_out_of_range_is_a_fault_wherever_it_stands(index, at, chip):
+    program = program_of(
+        [tensor("8,5001"), tensor("1,5001", "int64")],
+        lambda x, i: ir.build("ai.gather_elements", x, i, axis=0),
+    )
+    kernel = Kernel(program, chip, elementwise.schedule)
+    x = np.random.default_rng(0).normal(size=(8, 5001)).astype(np.float32)
+    feeds = {"x0": x, "x1": np.arange(-8, 4993).reshape(1, -1) % 16 - 8}
+    np.testing.assert_array_equal(kernel.run(feeds)[0], np.take_along_axis(x, feeds["x1"], 0))
+    feeds["x1"][0, at] = index
+    with pytest.raises(RuntimeError, match="kernel fault 1"):
+        kernel.run(feeds)
+
+
+@on_chips
 def test_levels_of_0_have_no_sign(chip):
     """They stand for integers, which have no -0; by it 1 / x would be -∞."""
 
