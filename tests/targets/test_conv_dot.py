@@ -59,9 +59,18 @@ GEOMETRIES = {
     "one tap, padded at the end": ((1, 16, 5, 4), (32, 16, 1, 1), (1, 2), (0, 0, 1, 2)),
     "dilated": ((1, 16, 15, 14), (32, 16, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
     "groups": ((1, 64, 8, 28), (64, 32, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
+    "groups of a block and a half": (
+        (1, 96, 5, 9), (96, 48, 3, 3), (2, 1), (1, 1, 1, 1), (1, 1), 2,
+    ),
+    "four blocks": ((1, 64, 3, 5), (64, 16, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 4),
+    "large, one tap with padding": ((1, 16, 40, 8), (288, 16, 1, 1), (1, 1), (0, 0, 0, 1)),
     "narrower than its window": ((1, 21, 8, 3), (7, 21, 5, 3)),
     "a line": ((1, 5, 1, 40), (7, 5, 1, 3), (1, 1), (0, 1, 0, 0)),
-}
+    "a line turned": ((2, 48, 1, 61), (40, 48, 1, 3), (1, 2), (0, 1, 0, 2)),
+    "a long line": ((1, 16, 1, 700), (64, 16, 1, 5), (1, 1), (0, 2, 0, 2), (1, 1)),
+    "a dilated line": ((1, 32, 1, 50), (20, 32, 1, 4), (1, 3), (0, 4, 0, 1), (1, 2)),
+    "a line in groups": ((1, 64, 1, 33), (96, 32, 1, 8), (1, 1), (0, 4, 0, 3), (1, 1), 2),
+}  # fmt: skip
 
 
 @on_dot_chips
@@ -137,6 +146,8 @@ def test_symbolic(chip: Any) -> None:
     check(program, chip, conv_dot.schedule, sizes)
     program = conv((1, 32, H, W), (40, 32, 1, 1), pads=(0, 0, 0, 0))
     check(program, chip, conv_dot.schedule, sizes)
+    line = conv((B, 32, 1, W), (40, 32, 1, 3), strides=(1, 2), pads=(0, 1, 0, 1))
+    check(line, chip, conv_dot.schedule, sizes)
 
 
 def alone(

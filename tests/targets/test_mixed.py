@@ -27,10 +27,12 @@ def product(a: Any, n: int, layout: str = "dot1_32x2") -> Any:
     return program_of(types, body)
 
 
-def conv(x: Any, w: Any, pads: Any, layout: str = "NCHW16c", strides: Any = (1, 1)) -> Any:
+def conv(
+    x: Any, w: Any, pads: Any, layout: str = "NCHW16c", strides: Any = (1, 1), groups: int = 1
+) -> Any:
     attrs = {
         "strides": strides, "pads_begin": pads, "pads_end": pads, "dilations": (1, 1),
-        "out_layout": "NCHW16c",
+        "groups": groups, "out_layout": "NCHW16c",
     }  # fmt: skip
     types = [
         TensorType(x, layout=layout), TensorType(w, "bfloat16", "dot0_32x2"), TensorType(w[:1]),
@@ -58,8 +60,12 @@ def test_any_number_of_rows(chip: Any) -> None:
         conv((1, 3, 30, 30), (20, 3, 7, 7), (3, 3), "", (2, 2)),
         conv((2, 32, 9, 9), (40, 32, 3, 3), (1, 1)),
         conv((1, 20, 7, 5), (33, 20, 1, 1), (0, 0)),
+        conv((1, 32, 40, 8), (280, 32, 1, 1), (0, 0)),
+        conv((1, 96, 7, 9), (96, 48, 3, 3), (1, 1), groups=2),
+        conv((2, 40, 1, 61), (33, 40, 1, 3), (0, 1), strides=(1, 2)),
+        conv((1, 7, 1, 30), (16, 7, 1, 3), (0, 1)),
     ],
-    ids=["first layer", "3x3", "one tap"],
+    ids=["first layer", "3x3", "one tap", "many outputs", "groups", "a line", "an odd line"],
 )
 def test_convolutions(program: Any, chip: Any) -> None:
     check(program, chip, conv_dot.schedule)

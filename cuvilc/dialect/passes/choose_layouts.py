@@ -150,9 +150,8 @@ class _Blocker:
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
         if attrs["dilations"][1] != 1 and per_group % _DOTS[operation.name][0]:
             return False
-        groups, panel = attrs["groups"], self.context.panel
-        block = self.context.channel_block
-        return groups == 1 or (per_group % block == 0 and (out // groups) % panel == 0)
+        groups, block = attrs["groups"], self.context.channel_block
+        return groups == 1 or (per_group % block == 0 and (out // groups) % block == 0)
 
     def conv(self, operation: Operation) -> None:
         x, w, *bias = operation.operands

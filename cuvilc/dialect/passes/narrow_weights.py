@@ -1,7 +1,8 @@
 """`--precision bf16`: constant float32 weights of products and convolutions become bfloat16.
 
 The other operand is rounded to bfloat16 as it is read, sums stay float32. Attention may round its
-operands. Other products of two inputs, and convolutions in groups, stay as they are.
+operands. Other products of two inputs, and convolutions in groups that leave blocks of channels
+unfilled, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from cuvilc.dialect.passes.context import Miss, PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rules, rewrite
 
 NAME = "narrow-weights"
-VERSION = 1
+VERSION = 2
 
 
 def run(program: Program, context: PassContext) -> None:
-    """After it, if asked for, no product or convolution of one group has float32 weights."""
+    """After it, if asked for, no product, and no convolution of one group, has float32 weights."""
     if context.precision != "bf16":
         return
     with program:
-        narrow = _Narrow()
+        narrow = _Narrow(context.channel_block)
         rules: Rules = {
             "ai.matmul": (narrow.narrow_product,),
             "ai.conv": (narrow.narrow_convolution,),
@@ -38,7 +39,8 @@ class _Narrow:
     however many products read it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: int) -> None:
+        self.block = block  # channels
         self.made: dict[tuple[Value, bool], Value] = {}
 
     def narrow_product(self, g: Graph, node: Node) -> Any:
@@ -56,8 +58,10 @@ class _Narrow:
         x, w, *bias = node.operands
         if g.type(x).dtype != "float32" or not g.is_weight(w):
             return None
-        if node.attr("groups") != 1 or g.type(x).rank != 4:
-            raise Miss("groups, or not two spatial axes")
+        groups, (outputs, channels) = node.attr("groups"), g.type(w).shape[:2]
+        whole = outputs % (groups * self.block) == 0 and channels % self.block == 0
+        if (groups != 1 and not whole) or g.type(x).rank != 4:
+            raise Miss("groups of channels that fill no blocks, or not two spatial axes")
         if node.attr("dilations")[1] != 1 and g.type(w).shape[1] % 2:
             raise Miss("dilated taps of an odd number of channels")
         narrow = self.weight(g, w)

@@ -146,7 +146,10 @@ class _Conv:
         tile.gather_sets()
 
         place = self.store.pixels(oh, ow, width if rows > 1 else 0)
-        self.store.tile(tile, image, block, blocks, place)
+        if self.plan.turned:
+            self.store.tile(tile, image, block, blocks, lambda p: place(p)[::-1])
+        else:
+            self.store.tile(tile, image, block, blocks, place)
 
     def _run(self, tile: DotTile, places: list[Any], at: Any, panel: Any, groups: int) -> None:
         """So many neighbouring groups from byte `at` of each pixel on."""

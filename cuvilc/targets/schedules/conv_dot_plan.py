@@ -20,6 +20,9 @@ from cuvilc.targets.schedules.microkernel import anchor_of, balanced
 
 _TASK_FLOPS = 8e6  # of bytes, about 20 us; others take as much longer as they are
 _TASKS = 8  # at least, so that threads end together, while a task is an eighth of that or more
+# Copying an input pixel takes two thirds as long as a unit's products of one tap: of eight such it
+# is a small part. A task has so many units as long as there are so many tasks.
+_SHARING, _MANY = 8, 32
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Plan(conv_plan.Plan):
 
     dots: Dots = field(kw_only=True)
     tile_rows: int = 1  # output rows in a tile
+    turned: bool = False  # an image of one row is taken as one of one column
 
     @property
     def flops(self) -> Dim:
@@ -77,15 +81,21 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         raise Miss("channels known only at run time")
     if not w.layout.startswith("dot") or dot_parts(w.layout) != (0, PANEL, dots.group):
         raise Miss(f"weights in layout {w.layout or 'row-major'}")
-    if groups > 1 and (channels % BLOCK or (outputs // groups) % PANEL):
+    if groups > 1 and (channels % BLOCK or (outputs // groups) % BLOCK):
         raise Miss(f"{groups} groups of {channels} channels")
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
+    # Rows are what tasks share, and a copied row of one pixel has no taps beside each other.
+    flat = (height.size, height.count, height.kernel, height.pad) == (1, 1, 1, 0)
+    turned = flat and x.rank == 4 and channels % dots.group == 0
+    if turned:
+        height, width = width, height
     if width.dilation != 1 and channels % dots.group:
         raise Miss("dilated taps of channels that are not whole groups")
-    unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
+    pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
+    unit_blocks = 2 if pairs and chip.lanes * 2 >= PANEL else 1
     plan = Plan(
         anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
-        unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK), dots=dots,
+        unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK), dots=dots, turned=turned,
     )  # fmt: skip
     _group(plan)
     return plan
@@ -104,10 +114,12 @@ def _group(plan: Plan) -> None:
     if plan.direct:
         plan.units = max(1, min(per_group, rows // 4))
     else:  # as many as can share what a task copies, which each further row makes more
-        plan.units = balanced(per_group, max(1, rows // plan.tile_rows))[0]
+        plan.units = balanced(per_group, max(1, rows // plan.tile_rows, _shared(plan, per_group)))[
+            0
+        ]
     while per_group % plan.units and plan.groups > 1:
         plan.units -= 1
-    rows = -(-rows // plan.units) if plan.direct else rows // plan.units
+    rows = -(-rows // plan.units) if plan.direct else max(1, rows // plan.units)
     rows = max(1, -(-rows // plan.tile_rows)) * plan.tile_rows
     if isinstance(plan.height.count, int) and plan.height.count:
         groups = -(-plan.height.count // rows)
@@ -115,6 +127,15 @@ def _group(plan: Plan) -> None:
         plan.rows = min(-(-even // plan.tile_rows) * plan.tile_rows, plan.height.count)
     else:
         plan.rows = min(rows, 8)
+
+
+def _shared(plan: Plan, per_group: int) -> int:
+    """Units of a task for which copying its input is a small part, while there are many tasks."""
+    height, width = plan.height, plan.width
+    taps = height.kernel * width.kernel
+    wanted = min(per_group, -(-_SHARING * height.stride * width.stride // taps))
+    lines = height.count // plan.tile_rows if isinstance(height.count, int) else 0
+    return wanted if lines * -(-per_group // wanted) * plan.groups >= _MANY else 1
 
 
 def _task_flops(plan: Plan) -> float:

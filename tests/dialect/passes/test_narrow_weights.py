@@ -45,12 +45,22 @@ def test_weights_and_error() -> None:
     found = names(program)
     assert found.count("ai.matmul_mixed") == found.count("ai.conv_mixed") == 1
     assert found.count("ai.matmul") == found.count("ai.conv") == 1  # two inputs; groups
-    assert context.why("narrow-convolution") == ["groups, or not two spatial axes"]
+    (why,) = context.why("narrow-convolution")
+    assert why == "groups of channels that fill no blocks, or not two spatial axes"
     worst = 0.0
     for a, b in zip(interpret(program, given).values(), wanted.values(), strict=True):
         assert a.dtype == np.float32
         worst = max(worst, float(np.abs(a - b).max() / np.abs(b).max()))
     assert 1e-6 < worst < RELATIVE["bfloat16"]
+
+
+def test_groups_of_whole_blocks_become_narrow() -> None:
+    def body(m: Any, x: Any) -> Any:
+        return m.conv(x, m.weight(96, 32, 3, 3), groups=2)
+
+    program = make({"x": "[1,64,5,6]"}, body)
+    run(program, narrow_weights, context=PassContext(precision="bf16"))
+    assert "ai.conv_mixed" in names(program)
 
 
 def test_odd_channels_under_dilation_stay() -> None:
