@@ -33,6 +33,19 @@ def test_samples(name, case, chip):
 
 
 @on_chips
+@pytest.mark.parametrize("channels", [3, 13, 16, 40])
+@pytest.mark.parametrize("length", [255, 256, 511, 512, 1041, 2100])
+def test_long_strips_of_a_transpose_are_several_tasks(length, channels, chip):
+    program = program_of(
+        [tensor(f"2,{length},{channels}"), tensor(f"{length}")],
+        lambda x, y: ir.build("ai.elemwise_add", ir.build("ai.transpose", x, perm=(0, 2, 1)), y),
+    )
+    kernel = check(program, chip, elementwise.schedule)
+    if channels >= chip.lanes and length == 2100:
+        assert kernel.scheduled.facts.tasks >= 2 * (2100 * channels // 8192)
+
+
+@on_chips
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize(
     ("sizes", "before", "after", "layout"),

@@ -69,20 +69,28 @@ class _Scan:
     def chunks(self, outer: Dim, inner: Dim) -> Dim:
         """Vectors of `inner` positions; their sums wait in scratch, in the dtype of computation."""
         b, k = self.b, self.k
-        count = ceildiv(inner, _CHUNK)
+        chunk = self._chunk(inner)
+        count = ceildiv(inner, chunk)
         single = isinstance(count, int) and count <= 1
-        sums = b.scratch(min(inner, _CHUNK) if isinstance(inner, int) else _CHUNK, self.computed)
+        sums = b.scratch(min(inner, chunk) if isinstance(inner, int) else chunk, self.computed)
         extent = b.scalar(inner)
         with b.tasks() as t:
             chunks = b.scalar(count)
             outside = t if single else b.let(k.floordiv(t, chunks))
-            begin = 0 if single else b.let(k.mod(t, chunks) * _CHUNK)
-            size = extent if single else b.let(tirx.min(as_expr(extent) - begin, const(_CHUNK)))
+            begin = 0 if single else b.let(k.mod(t, chunks) * chunk)
+            size = extent if single else b.let(tirx.min(as_expr(extent) - begin, const(chunk)))
             self._sweep(size, lambda i: b.store(sums, i, identity(self.computed, self.how)))
             with b.loop(self.extent) as j:
                 row = b.let((outside * self.extent + self._along(j)) * extent + begin)
                 self._sweep(size, lambda i: self._step(row + i, sums, i))
         return outer * count
+
+    def _chunk(self, inner: Dim) -> int:
+        """Inner positions of a task: about as many in each, whole vectors."""
+        if not isinstance(inner, int) or inner <= _CHUNK:
+            return _CHUNK
+        even = ceildiv(inner, ceildiv(inner, _CHUNK))
+        return ceildiv(even, 2 * self.width) * 2 * self.width
 
     def _along(self, j: Any) -> Any:
         return self.extent - 1 - j if self.attrs["reverse"] else j

@@ -22,6 +22,7 @@ from cuvilc.targets.schedules.elementwise_access import Access, logical_index
 from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const, is_load
 
+_TASK_ELEMENTS = 4096
 _LEAST = 8  # shorter loops are not worth tiles
 
 
@@ -129,11 +130,23 @@ def suits(piece: Any) -> bool:
 
 
 def tasks(piece: Any, chip: Chip) -> Dim:
-    """A task is a strip: a vector's lanes along `o`, everything along the innermost loop."""
+    """A task is a strip: a vector's lanes along `o`, along the innermost loop everything, or of a
+    long one a part.
+    """
     tiling = _tiling(piece)
     assert tiling is not None
     rest = product([piece.digits[n].extent for n in tiling.others])
-    return rest * ceildiv(piece.digits[tiling.o].extent, chip.lanes)
+    inner = piece.digits[tiling.inner].extent
+    return rest * ceildiv(piece.digits[tiling.o].extent, chip.lanes) * _parts(inner, chip)
+
+
+def _parts(inner: Dim, chip: Chip) -> int:
+    """Of how many parts a strip is; each has whole squares, but for the last."""
+    return max(inner // _part(chip), 1) if isinstance(inner, int) else 1
+
+
+def _part(chip: Chip) -> int:
+    return max(_TASK_ELEMENTS // chip.lanes // chip.lanes, 1) * chip.lanes
 
 
 def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_values: Any) -> None:
@@ -145,11 +158,19 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
     b.decisions = piece.report.decisions
     along = piece.digits[tiling.o].extent
     strips = b.scalar(ceildiv(along, n))
+    inner = b.scalar(piece.digits[tiling.inner].extent)
+    begin: Any = 0
+    length = inner
+    parts = _parts(inner, chip)
+    if parts > 1:
+        begin = b.let(k.mod(t, parts) * _part(chip))
+        last = tirx.EQ(begin, const((parts - 1) * _part(chip)))
+        length = b.let(tirx.Select(last, inner - begin, const(_part(chip))))
+        t = b.let(k.floordiv(t, parts))
     values = outer_values(emitter, piece.digits, tiling.others, b.let(k.floordiv(t, strips)))
     first = b.let(k.mod(t, strips) * n)
     count = b.let(tirx.min(as_expr(b.scalar(along)) - first, const(n)))
-    inner = b.scalar(piece.digits[tiling.inner].extent)
-    whole = inner // n * n if isinstance(inner, int) else b.let(tirx.floordiv(inner, const(n)) * n)
+    squares = length // n if isinstance(length, int) else b.let(tirx.floordiv(length, const(n)))
 
     def index(o: Any, i: Any) -> tuple[Any, ...]:
         at = {**values, tiling.o: o, tiling.inner: i}
@@ -158,19 +179,18 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
         )
 
     def scalar(start: Any) -> None:
-        rest = inner - start if isinstance(inner, int) else b.let(as_expr(inner) - start)
+        rest = length - start if isinstance(length, int) else b.let(as_expr(length) - start)
         with b.loop(count) as o, b.loop(rest) as i:
-            emitter.store_all(index(first + o, i + start))
+            emitter.store_all(index(first + o, i + (begin + start)))
 
     if not vector:
         scalar(0)
         return
-    squares = whole // n if isinstance(whole, int) else b.let(tirx.floordiv(whole, const(n)))
     with b.when(tirx.EQ(count, const(n))):
         with b.loop(squares) as tile:
-            _tile(emitter, tiling, n, index, first, b.let(tile * n))
+            _tile(emitter, tiling, n, index, first, b.let(tile * n + begin))
         emitter.forget()
-        scalar(whole)
+        scalar(squares * n)
     with b.otherwise():
         emitter.forget()
         scalar(0)
