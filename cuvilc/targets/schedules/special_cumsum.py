@@ -89,8 +89,8 @@ class _Scan:
         """Inner positions of a task: about as many in each, whole vectors."""
         if not isinstance(inner, int) or inner <= _CHUNK:
             return _CHUNK
-        even = ceildiv(inner, ceildiv(inner, _CHUNK))
-        return ceildiv(even, 2 * self.width) * 2 * self.width
+        even = -(-inner // -(-inner // _CHUNK))
+        return -(-even // (2 * self.width)) * 2 * self.width
 
     def _along(self, j: Any) -> Any:
         return self.extent - 1 - j if self.attrs["reverse"] else j
