@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, Structure, addressof, c_void_p, py_object, sizeof
 from typing import Any
@@ -54,9 +55,11 @@ class _Method(Structure):
 
 
 def _functions() -> ctypes.Array[c_void_p] | None:
-    """Their addresses; None when this Python is not CPython."""
+    """Their addresses; None when this Python is not CPython with the GIL, which keeps the arrays of
+    a dict alive while the library looks at them.
+    """
     python = getattr(ctypes, "pythonapi", None)
-    if python is None:
+    if python is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
     found = [ctypes.cast(getattr(python, name), c_void_p) for name in _FUNCTIONS]
     return (c_void_p * len(found))(*found)

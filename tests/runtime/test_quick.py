@@ -206,6 +206,11 @@ def test_other_pythons_and_loaders(load, monkeypatch):
     assert model(rows(2)).shape.tolist() == [2, N]
 
 
+def test_a_python_without_its_lock_calls_through_ctypes(monkeypatch):
+    monkeypatch.setattr(_quick.sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert _quick._functions() is None
+
+
 def test_the_table_is_bound_once(model):
     table = (ctypes.c_void_p * len(_quick._FUNCTIONS))()
     assert model._library.python_bind(addressof(table), sizeof(table)) == 0
