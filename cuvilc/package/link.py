@@ -12,7 +12,7 @@ from cuvilc.diagnostics import fail
 from cuvilc.package.cache import Cache, digest
 from cuvilc.package.codes import COMPILER_FAILED, DISK_FULL, LINK_FAILED
 from cuvilc.package.link_cache import TRACE, LinkCache
-from cuvilc.package.plan import Plan
+from cuvilc.package.plan import PART_TABLE, Plan
 from cuvilc.package.runtime_source import RuntimeSource
 from cuvilc.package.toolchain import Toolchain, run
 
@@ -87,9 +87,9 @@ def link_library(
 ) -> None:
     """Write the shared library `destination`: same inputs, same bytes, wherever it is linked.
 
-    `kernels` define `plan.code_symbol(k, i)` for every kernel and level. Only cuvil_* is
-    exported. With a `cache`, what was linked from the same objects is taken from there. Raises
-    CUV504 with the linker's message, OSError when a file cannot be written.
+    `kernels` define `plan.code_symbol(k, i)` for every kernel and level, and `plan.parts`. Only
+    cuvil_* is exported. With a `cache`, what was linked from the same objects is taken from there.
+    Raises CUV504 with the linker's message, OSError when a file cannot be written.
     """
     # Relative names and a fixed order: nothing of the machine can reach the output.
     objects = [(f"k{i}.o", o) for i, o in enumerate(kernels)]
@@ -138,14 +138,14 @@ def _link(command: list[str], directory: str, traced: bool) -> str:
 
 
 def kernel_table(plan: Plan) -> str:
-    """Assembly of cuvil_kernel_table and cuvil_kernel_count, for any 64-bit ELF target."""
+    """Assembly of cuvil_kernel_table, cuvil_kernel_count and, where kernels call parts by number,
+    cuvil_part_table, for any 64-bit ELF target.
+    """
     symbols = [plan.code_symbol(k, i) for i in range(len(plan.levels)) for k in plan.kernels]
     return "\n".join(
         [
-            '\t.section .data.rel.ro,"aw",%progbits',
-            "\t.balign 8",
-            *_object_label("cuvil_kernel_table", 8 * len(symbols)),
-            *(f"\t.hidden {symbol}\n\t.quad {symbol}" for symbol in symbols),
+            *address_table("cuvil_kernel_table", symbols),
+            *(address_table(PART_TABLE, plan.parts) if plan.parts else ()),
             '\t.section .rodata,"a",%progbits',
             "\t.balign 4",
             *_object_label("cuvil_kernel_count", 4),
@@ -154,6 +154,16 @@ def kernel_table(plan: Plan) -> str:
             "",
         ]
     )
+
+
+def address_table(name: str, symbols: Sequence[str]) -> list[str]:
+    """Assembly of a table of the symbols' addresses."""
+    return [
+        '\t.section .data.rel.ro,"aw",%progbits',
+        "\t.balign 8",
+        *_object_label(name, 8 * len(symbols)),
+        *(f"\t.hidden {symbol}\n\t.quad {symbol}" for symbol in symbols),
+    ]
 
 
 def _object_label(name: str, size_bytes: int) -> list[str]:

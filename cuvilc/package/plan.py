@@ -15,6 +15,8 @@ from cuvilc.dialect.dims import Dim, Expr, substitute
 # The symbol that stands for the number of the CPU level in use: levels may divide a kernel into
 # other tasks.
 CPU_LEVEL = "cpu_level"
+# The symbol of the table of functions that kernels call by number.
+PART_TABLE = "cuvil_part_table"
 TYPICAL_RANK = 8  # of adapters, where one must be told beforehand
 
 
@@ -159,8 +161,9 @@ class Step:
 
 @dataclass
 class Plan:
-    """A whole model. `kernels[i]` is the symbol of kernel i; per level the objects define
-    `kernel_symbol(name, i)`, where `code_levels` does not name another level for it.
+    """A whole model. `kernels[i]` is the name of kernel i; for each level the objects define the
+    symbol that `codes` has for it, by default `kernel_symbol(name, i)`. `parts`: symbols of the
+    functions that kernels call by number.
     """
 
     symbols: list[Symbol] = field(default_factory=list)
@@ -173,7 +176,8 @@ class Plan:
     adaptable: list[Adaptable] = field(default_factory=list)
     hidden_inputs: int = 0  # the last of them: the runtime sets them itself
     arena_bytes: Dim = 0
-    code_levels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    codes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)
 
     def visible(self) -> tuple[Plan, dict[str, int]]:
         """The plan as a user sees it, without inputs of the runtime's own, and typical values of
@@ -212,8 +216,8 @@ class Plan:
 
     def code_symbol(self, kernel: str, level: int) -> str:
         """The symbol of the code that a level runs."""
-        levels = self.code_levels.get(kernel, ())
-        return kernel_symbol(kernel, levels[level] if levels else level)
+        codes = self.codes.get(kernel)
+        return codes[level] if codes else kernel_symbol(kernel, level)
 
 
 def _known(place: Any, known: Any) -> Any:

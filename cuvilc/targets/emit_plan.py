@@ -246,6 +246,12 @@ class _Emitter:
             self.emitted.facts.setdefault(name, KernelFacts(self.kernels[name].facts.schedule))
         return self.plan.kernels.index(name)
 
+    def part_number(self, symbol: str) -> int:
+        """The number of a function that kernels call by it, which is in the plan from now on."""
+        if symbol not in self.plan.parts:
+            self.plan.parts.append(symbol)
+        return self.plan.parts.index(symbol)
+
     def do_ai_reshape(self, operation: Operation) -> None:
         self.numbers[operation.results[0]] = self.numbers[operation.operands[0]]
 
@@ -342,6 +348,7 @@ class _Emitter:
         names = ir.attrs(function)["symbols"]
         sizes = dict(zip(names, attrs["symbols"], strict=True))
         facts = kernel.facts
+        numbers = {symbol: self.part_number(symbol) for symbol in facts.numbered()}
         flops, moved = substitute(facts.flops, sizes), substitute(facts.bytes, sizes)
         if kind == StepKind.PREPARE:
             flops = moved = 0
@@ -350,7 +357,7 @@ class _Emitter:
                 kind,
                 target=self.kernel_number(kernel.name),
                 buffers=tuple(self.numbers[v] for v in (*operation.operands, *operation.results)),
-                scalars=tuple(substitute(s, sizes) for s in facts.scalars),
+                scalars=tuple(substitute(s, sizes | numbers) for s in facts.scalars),
                 tasks=_tasks(substitute(facts.tasks, sizes), operation),
                 scratch_bytes=substitute(facts.scratch_bytes, sizes),
                 cost=_cost(flops, moved),

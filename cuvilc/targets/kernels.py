@@ -49,13 +49,13 @@ Please report the message with the model.
 class Kernel:
     """A kernel on all levels. Sizes that differ by level select on the symbol CPU_LEVEL.
 
-    `levels`: for each level the one whose code it runs. `parts`: objects of the functions that it
-    calls, by symbol.
+    `codes`: for each level the symbol of the code that it runs. `parts`: objects of the functions
+    that it calls, and of those that are its code, by symbol.
     """
 
     name: str
     facts: Facts
-    levels: tuple[int, ...] = ()
+    codes: tuple[str, ...] = ()
     objects: list[bytes] = field(default_factory=list)
     parts: dict[str, bytes] = field(default_factory=dict)
     cached: bool = False
@@ -119,21 +119,25 @@ class _Compiler:
                 cached = False
                 found = self.made(key, function, chip, symbol, given)
             every.append(found[0])
-            objects.append(found[1])
+            if found[1] is not None:
+                objects.append(found[1])
         made = dict(zip(sorted(set(levels)), every, strict=True))
-        kernel = Kernel(name, _merge([made[i] for i in levels]), levels, cached=cached)
+        codes = tuple(made[i].code or kernel_symbol(name, i) for i in levels)
+        kernel = Kernel(name, _merge([made[i] for i in levels]), codes, cached=cached)
         parts = {symbol: self.parts[symbol] for facts in every for symbol in facts.parts}
         return kernel, objects, parts
 
-    def found(self, key: str, chip: Chip) -> tuple[Facts, Future[bytes]] | None:
-        """A kernel in the cache, if all its parts are there too."""
+    def found(self, key: str, chip: Chip) -> tuple[Facts, Future[bytes] | None] | None:
+        """A kernel in the cache, if all its parts are there too: what is known of it, and its
+        object, if it has one.
+        """
         entry = self.cache.get(key)
         if entry is None:
             return None
         size = int.from_bytes(entry[:4], "little")
         facts = Facts.from_json(json.loads(entry[4 : 4 + size]))
         if all(self.has_part(symbol, chip) for symbol in facts.parts):
-            return facts, _done(entry[4 + size :])
+            return facts, None if facts.code else _done(entry[4 + size :])
         return None
 
     def has_part(self, symbol: str, chip: Chip) -> bool:
@@ -147,7 +151,7 @@ class _Compiler:
 
     def made(
         self, key: str, function: Operation, chip: Chip, symbol: str, given: tuple[Dim, ...]
-    ) -> tuple[Facts, Future[bytes]]:
+    ) -> tuple[Facts, Future[bytes] | None]:
         """A kernel that LLVM compiles, with those of its parts that are not there."""
         scheduled = schedule_kernel(self.program, function, chip, symbol, given)
         header = json.dumps(scheduled.facts.to_json()).encode()
@@ -156,6 +160,9 @@ class _Compiler:
             if not self.has_part(part.symbol, chip):
                 of_part = _part_key(part.symbol, chip)
                 self.parts[part.symbol] = self.submit(part.build(), chip, part.symbol, of_part)
+        if scheduled.function is None:
+            self.cache.put(key, entry)
+            return scheduled.facts, None
         return scheduled.facts, self.submit(scheduled.function, chip, symbol, key, entry)
 
     @cached_property
@@ -263,6 +270,7 @@ def _compile(function: Any, chip: Chip, path: Path, cache: Cache, key: str, head
 def _merge(every: list[Facts]) -> Facts:
     """One set of facts for all levels."""
     merged = every[-1]  # its scalars begin with those of all before
+    parts = tuple(dict.fromkeys(symbol for facts in every for symbol in facts.parts))
     for level in reversed(range(len(every) - 1)):
         here = dims.equal(dims.symbol(CPU_LEVEL), level)
         merged = replace(
@@ -270,7 +278,7 @@ def _merge(every: list[Facts]) -> Facts:
             tasks=dims.select(here, every[level].tasks, merged.tasks),
             scratch_bytes=dims.select(here, every[level].scratch_bytes, merged.scratch_bytes),
         )
-    return replace(merged, schedule=every[0].schedule, misses=every[0].misses)
+    return replace(merged, schedule=every[0].schedule, misses=every[0].misses, parts=parts)
 
 
 @lru_cache(maxsize=1)

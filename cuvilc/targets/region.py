@@ -31,21 +31,26 @@ class Miss(Exception):
 class Scheduled:
     """A finished kernel."""
 
-    function: Any  # tirx.PrimFunc
+    function: Any  # tirx.PrimFunc, or None where a part is the kernel (Facts.code)
     facts: Facts
     parts: tuple[Part, ...] = ()  # that it calls
 
 
 @dataclass
 class Region:
-    """The body of an outlined kernel function. Buffers of a launch: arguments, then results."""
+    """The body of an outlined kernel function. Buffers of a launch: arguments, then results.
+
+    `renamed`: types whose sizes go by other names than the program's, for code that kernels of
+    different sizes share.
+    """
 
     program: Program
     function: Operation
     arguments: list[Value] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    scalars: tuple[Dim, ...] = ()  # sizes that the launch passes anyway, in this order
+    scalars: tuple[Dim, ...] = ()  # what the launch passes anyway, first and in this order
+    renamed: dict[Value, TensorType] = field(default_factory=dict)
 
     @staticmethod
     def of(program: Program, function: Operation) -> Region:
@@ -54,6 +59,10 @@ class Region:
         return Region(
             program, function, list(block.arguments), list(inner[-1].operands), inner[:-1]
         )
+
+    def type_of(self, value: Value) -> TensorType:
+        """The type by which code is made."""
+        return self.renamed.get(value) or ir.type_of(value)
 
     def types(self) -> list[TensorType]:
         """Types of all buffers of the launch, in order."""
@@ -114,17 +123,21 @@ class Emitter:
         self.builder.in_place = "in_place" in region.function.attributes
         self.k = Notation(self.builder)
         values = [*region.arguments, *(r for o in region.operations for r in o.results)]
-        self.builder.uses_half = any(ir.type_of(v).dtype == "float16" for v in values)
-        for size in region.scalars:
-            self.builder.scalar(size)
+        self.builder.uses_half = any(region.type_of(v).dtype == "float16" for v in values)
+        scalars = self.builder.scalars
+        for size in region.scalars:  # each has its place, also where nothing reads it
+            if isinstance(size, int) or size in scalars:
+                scalars.append(size)
+            else:
+                self.builder.scalar(size)
         self._accessors: dict[Value, Accessor] = {
-            v: self.k.operand(ir.type_of(v), i) for i, v in enumerate(region.arguments)
+            v: self.k.operand(region.type_of(v), i) for i, v in enumerate(region.arguments)
         }
         self._parts: dict[str, Part] = {}
 
     def define(self, value: Value, load: Any) -> None:
         """`load(index)` is from now on what `value` is at a logical index."""
-        t = ir.type_of(value)
+        t = self.region.type_of(value)
         self._accessors[value] = Accessor(t, self.extents(t.shape), load, self.builder)
 
     def forget(self) -> None:
@@ -135,7 +148,7 @@ class Emitter:
         """The buffer of a value that the schedule has found to be an argument."""
         index = self.region.argument(value)
         assert index is not None
-        return self.builder.buffer(index, ir.type_of(value).dtype)
+        return self.builder.buffer(index, self.region.type_of(value).dtype)
 
     def extents(self, shape: Shape) -> list[Any]:
         return [self.builder.scalar(d) for d in shape]
@@ -172,7 +185,7 @@ class Emitter:
         if element is None:
             raise Miss(f"{operation.name} has no element facet")
         operands, attrs = self.operands(operation), self.attrs(operation)
-        t = ir.type_of(value)
+        t = self.region.type_of(value)
         memo: list[tuple[tuple[Any, ...], Any, int]] = []
 
         def load(index: tuple[Any, ...]) -> Any:
@@ -199,7 +212,7 @@ class Emitter:
 
     def store(self, result: int, index: Sequence[Any], value: Any) -> None:
         """Write element `index` of result number `result`."""
-        t = ir.type_of(self.region.results[result])
+        t = self.region.type_of(self.region.results[result])
         buffer = self.builder.buffer(len(self.region.arguments) + result, t.dtype)
         self.k.store(buffer, self.k.flat_index(t, index), value, t.dtype)
 

@@ -97,7 +97,7 @@ class KernelBuilder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.scalars: list[Expr] = []
+        self.scalars: list[Dim] = []
         self._buffers: dict[int, Buffer] = {}
         self._numbers: dict[int, PrimExpr] = {}
         self._head: list[tirx.Stmt] = []

@@ -186,7 +186,7 @@ class X86:
 
         def scheduled(kernels: dict[str, Kernel]) -> None:
             emitted = emit_plan(program, kernels, levels)
-            emitted.plan.code_levels = {n: k.levels for n, k in kernels.items()}
+            emitted.plan.codes = {n: k.codes for n, k in kernels.items()}
             started = None
             if options.destination is not None:
                 features = feature_bits(find_runtime())
@@ -213,7 +213,7 @@ class X86:
                 name = ir.attrs(function)["sym_name"]
                 for chip in chips:
                     made, target = schedule_kernel(program, function, chip, name), chip.llvm
-                    codes = {f"{name}.{chip.name}": made.function}
+                    codes = {f"{name}.{chip.name}": made.function} if made.function else {}
                     codes |= {part.symbol: part.build() for part in made.parts}
                     for label, code in codes.items():
                         if label not in options.texts:

@@ -14,7 +14,7 @@ from cuvilc.diagnostics import CuvilError
 from cuvilc.package import link
 from cuvilc.package.cache import Cache
 from cuvilc.package.link import kernel_table, link_library, runtime_objects
-from cuvilc.package.plan import Level
+from cuvilc.package.plan import PART_TABLE, Level
 from cuvilc.package.runtime_source import RuntimeSource, feature_bits, find_runtime, runtime_at
 from cuvilc.package.toolchain import Toolchain, find_toolchain
 
@@ -91,6 +91,17 @@ def test_the_table_holds_all_kernels_of_a_level_after_another() -> None:
     plan.kernels = ["a", "b"]
     lines = [x.split()[1] for x in kernel_table(plan).splitlines() if ".quad" in x]
     assert lines == ["a__L0", "b__L0", "a__L1", "b__L1"]
+
+
+def test_kernels_may_share_code_and_call_parts_by_number() -> None:
+    plan = scale_plan(TWO_LEVELS)
+    plan.kernels, plan.codes = ["a", "b", "c"], {"a": ("x", "y"), "b": ("x", "y")}
+    assert PART_TABLE not in kernel_table(plan)
+    plan.parts = ["q", "p"]
+    table, parts = kernel_table(plan).split(f"{PART_TABLE}:")
+    kernels = [x.split()[1] for x in table.splitlines() if ".quad" in x]
+    assert kernels == ["x", "x", "c__L0", "y", "y", "c__L1"]
+    assert [x.split()[1] for x in parts.splitlines() if ".quad" in x] == ["q", "p"]
 
 
 def counting_compiler(directory: Path) -> tuple[Path, Path]:

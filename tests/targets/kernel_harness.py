@@ -25,6 +25,8 @@ from cuvilc.dialect.dims_text import parse
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.ir import Program
 from cuvilc.dialect.types import TensorType, from_layout, numpy_dtype, to_layout
+from cuvilc.package.link import address_table
+from cuvilc.package.plan import PART_TABLE
 from cuvilc.targets import llvm
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Region, Scheduled
@@ -101,19 +103,26 @@ class Kernel:
         base = Path(self._folder.name)
         started = time.process_time()
         target = llvm.llvm_target(chip.llvm)
-        llvm.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
+        facts = self.scheduled.facts
+        if self.scheduled.function is not None:
+            llvm.compile_object(self.scheduled.function, target, str(base / "kernel.o"))
         for part in self.scheduled.parts:
             llvm.compile_object(part.build(), target, str(base / f"{part.symbol}.o"))
         self.compile_ms = (time.process_time() - started) * 1e3
         self._target = target
         self.code_bytes = sum(map(_code_bytes, base.glob("*.o")))
+        numbered = facts.numbered()
+        self.numbers = {symbol: i for i, symbol in enumerate(numbered)}
+        (base / "table.s").write_text("\n".join(address_table(PART_TABLE, numbered)) + "\n")
         self.library = link(base)
-        self.call = self.library["kernel"]
+        self.call = self.library[facts.code or "kernel"]
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         self.call.argtypes = [pointer, pointer, i64, i64, pointer]
 
     def assembly(self) -> str:
-        return llvm.lower(self.scheduled.function, self._target, "asm")
+        code = self.scheduled.facts.code
+        own = [part.build() for part in self.scheduled.parts if part.symbol == code]
+        return llvm.lower(own[0] if code else self.scheduled.function, self._target, "asm")
 
     def run(self, feeds: Mapping[str, np.ndarray], splits: Sequence[int] = ()) -> list[np.ndarray]:
         """The results; `splits` are task numbers at which a new call begins."""
@@ -150,7 +159,8 @@ class Launch:
             buffer.reshape(-1).view(np.uint8)[...] = 255
         facts = kernel.scheduled.facts
         self.tasks = int(evaluate(facts.tasks, self.sizes))
-        scalars = [int(evaluate(d, self.sizes)) for d in facts.scalars]
+        known = self.sizes | kernel.numbers
+        scalars = [int(evaluate(d, known)) for d in facts.scalars]
         self._pointers = (ctypes.c_void_p * len(self.buffers))(
             *(b.ctypes.data for b in self.buffers)
         )
@@ -193,7 +203,7 @@ def _code_bytes(path: Path) -> int:
 def link(base: Path) -> ctypes.CDLL:
     """The library of the objects in this folder."""
     out = base / "kernel.so"
-    command = ["cc", "-shared", "-Wl,-Bsymbolic", "-o", out, *sorted(base.glob("*.o")), "-lm"]
+    command = ["cc", "-shared", "-Wl,-Bsymbolic", "-o", out, *sorted(base.glob("*.[os]")), "-lm"]
     subprocess.run(command, check=True, capture_output=True)
     return ctypes.CDLL(str(out))
 

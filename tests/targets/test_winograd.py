@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,19 @@ def conv(
         return value
 
     return program_of(types, body)
+
+
+@pytest.mark.parametrize("outputs", [32, 40], ids=["shared", "own"])
+def test_after_sizes_of_another_level(outputs: int) -> None:
+    """What a launch passes for another level, numbers and sizes twice too, is passed over."""
+
+    def second(region: Region, chip: Any, name: str) -> Any:
+        return schedule(replace(region, scalars=(5, 5, N, N, symbol("h") * 2)), chip, name)
+
+    kernel = check(
+        conv((N, 16, H, 9), outputs, 4, tail=["ai.relu"]), V4, second, [{"n": 2, "h": 6}]
+    )
+    assert kernel.scheduled.facts.scalars[:5] == (5, 5, N, N, symbol("h") * 2)
 
 
 @on_chips

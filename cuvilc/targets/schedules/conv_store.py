@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.conv_levels import TOGETHER, LevelStore
@@ -54,7 +53,8 @@ class ChannelStore:
             self.epilogue.absorb()
             if vectorize:
                 self.levels = LevelStore.of(emitter, chip)
-        self._flat = ir.type_of(anchor.results[0]).rank == 3
+        self._shape = emitter.region.type_of(anchor.results[0]).shape
+        self._flat = len(self._shape) == 3
         self.lanes = "vectorized" if vectorize else "serial"
         biased = anchor.name != "ai.conv_integer" and len(anchor.operands) > 2
         self.bias = emitter.accessor(anchor.operands[2]) if biased else None
@@ -189,4 +189,8 @@ class ChannelStore:
     def _store(self, image: Any, channel: Any, place: Any, value: Any) -> None:
         if self.bias is not None:
             value = self.emitter.k.let(value + self.bias[channel])
-        self.epilogue.store((image, channel, *place), value)
+        index = (image, channel, *place)
+        for i, size in zip(index, self._shape, strict=True):
+            if not isinstance(size, int):
+                self.b.note_span(i, size)
+        self.epilogue.store(index, value)

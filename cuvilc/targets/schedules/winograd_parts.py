@@ -31,7 +31,7 @@ from cuvilc.targets.schedules.microkernel import (
     unrolled_steps,
 )
 from cuvilc.targets.schedules.winograd_transforms import combine, lines, turns
-from cuvilc.targets.tir import Buffer, Variable, const
+from cuvilc.targets.tir import Buffer, KernelBuilder, Variable, const
 
 
 def inputs(chip: Chip, tile: int, stride: int) -> Part:
@@ -129,21 +129,21 @@ def _inputs(tile: int, stride: int, chip: Chip, symbol: str) -> Any:
                 source = (half, opaque(b, i * n * BLOCK), BLOCK)
                 place = opaque(b, to + i * n * point_stride)
                 lines(b, matrix, source, (seen, place, point_stride), BLOCK)
-            _advance(b, across, tiles_across, down, tiles_down, image)
+            advance(b, (across, tiles_across), (down, tiles_down), image)
     return b.finish()
 
 
-def _advance(
-    b: PartBuilder, across: Variable, tiles_across: Any, down: Variable, tiles_down: Any,
-    image: Variable,
-) -> None:  # fmt: skip
-    """To the next row's place."""
-    across.set(across.get() + 1)
-    with b.when(across.get() == tiles_across):
-        across.set(const(0))
-        down.set(down.get() + 1)
-        with b.when(down.get() == tiles_down):
-            down.set(const(0))
+def advance(
+    b: KernelBuilder, across: tuple[Variable, Any], down: tuple[Variable, Any], image: Variable
+) -> None:
+    """To the next row's place; pairs of where along an axis it is, and of how many."""
+    (x, width), (y, height) = across, down
+    x.set(x.get() + 1)
+    with b.when(x.get() == width):
+        x.set(const(0))
+        y.set(y.get() + 1)
+        with b.when(y.get() == height):
+            y.set(const(0))
             image.set(image.get() + 1)
 
 

@@ -77,6 +77,18 @@ class Plan(ChannelUnits):
         return ceildiv(self.total, self.rows)
 
     @property
+    def row_sizes(self) -> tuple[int, int, str]:
+        """(size, many, spread) of row tiles: those after number `many` have one row less than
+        `size`; `spread` as in winograd_parts.products.
+        """
+        if not isinstance(self.total, int):
+            return self.rows, 0, "open"
+        sizes = balanced(self.total, self.rows)  # two that differ by one, larger ones first
+        size = sizes[0] if sizes else 1
+        many = sizes.count(size)
+        return size, many, "even" if many == len(sizes) else "uneven"
+
+    @property
     def row_groups(self) -> Dim:
         return ceildiv(self.row_tile_count, self.row_tiles)
 
