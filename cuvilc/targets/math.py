@@ -116,21 +116,23 @@ class Math:
         p, bits = self._exp_parts(self._clamp(x, -88.0, None), 127)
         return p * _shifted(bits)
 
-    def _exp_parts(self, x: Any, more: int) -> tuple[Any, Any]:
-        """eʳ and n + more, in the low 9 bits of an int32, for x = n·ln 2 + r."""
+    def _exp_parts(self, x: Any, more: int, sign: int = 1) -> tuple[Any, Any]:
+        """eʳ and n + more, in the low 9 bits of an int32, for sign · x = n·ln 2 + r."""
         x = self.let(x)
         magic = _f(_MAGIC + more)
-        shifted = self.let(x * _f(_LOG2E) + magic)
+        shifted = self.let(x * _f(sign * _LOG2E) + magic)
         n = self.let(shifted - magic)
-        r = self.let(n * _f(-_LN2_HIGH) + x)
-        r = self.let(n * _f(-_LN2_LOW) + r)
-        return self._poly(_EXP, r), self.let(_bits(shifted))
+        r = self.let(n * _f(-sign * _LN2_HIGH) + x)  # with the sign of x
+        r = self.let(n * _f(-sign * _LN2_LOW) + r)
+        powers = range(len(_EXP) - 1, -1, -1)
+        poly = [c * sign**k for c, k in zip(_EXP, powers, strict=True)]
+        return self._poly(poly, r), self.let(_bits(shifted))
 
     def sigmoid(self, x: Any) -> Any:
         """1 / (1 + e⁻ˣ), float32 within 3 ulp down to e⁻⁸⁷, then 0."""
         if _dtype(x) == "float64":
             return self._c(1, x) / (self._c(1, x) + self.exp(-x))
-        p, bits = self._exp_parts(-self._clamp(x, -88.8, 88.0), 127)
+        p, bits = self._exp_parts(self._clamp(x, -88.8, 88.0), 127, sign=-1)
         return _f(1) / (_f(1) + p * _shifted(bits))
 
     def tanh(self, x: Any) -> Any:

@@ -87,6 +87,8 @@ class Notation(Math, Narrow):
 
     def __init__(self, builder: KernelBuilder) -> None:
         self.builder = builder
+        # What `cast` has rounded, and how it is stored, by identity: stores need not round again.
+        self._rounded: dict[int, tuple[Any, str, Any]] = {}
 
     # ---- memory
 
@@ -125,7 +127,10 @@ class Notation(Math, Narrow):
 
     def store(self, buffer: Buffer, offset: Any, value: Any, dtype: str) -> None:
         """Write one element, converting (round to nearest even) to how `dtype` is stored."""
-        if dtype == "bool":
+        known = self._rounded.get(id(value))
+        if known is not None and known[1] == dtype:
+            value = known[2]
+        elif dtype == "bool":
             value = tirx.Cast("uint8", value)
         elif dtype == "bfloat16":
             value = self._bfloat16_bits(value)
@@ -178,20 +183,22 @@ class Notation(Math, Narrow):
         if dtype in NARROW_INTEGERS:
             whole = self.cast(value, "int8") if source == "bool" else value
             return self.to_narrow_integer(whole, dtype)
-        if dtype == "float16":
-            return tirx.Cast(
-                "float32",
-                tirx.Cast("float16", value if source == "float32" else tirx.Cast("float32", value)),
-            )
-        if dtype == "bfloat16":
-            bits = tirx.Cast(
-                "uint32",
-                self._bfloat16_bits(value if source == "float32" else tirx.Cast("float32", value)),
-            )
-            return tirx.reinterpret("float32", bits << const(16, "uint32"))
+        if dtype in ("float16", "bfloat16"):
+            return self._round(value if source == "float32" else tirx.Cast("float32", value), dtype)
         if source == "bool":
             return tirx.Cast(dtype, tirx.Select(value, const(1, "int32"), const(0, "int32")))
         return value if source == dtype else tirx.Cast(dtype, value)
+
+    def _round(self, value: Any, dtype: str) -> PrimExpr:
+        if dtype == "float16":
+            stored = self.let(tirx.Cast("float16", value))
+            made = self.let(tirx.Cast("float32", stored))
+        else:
+            stored = self.let(self._bfloat16_bits(value))
+            bits = tirx.Cast("uint32", stored) << const(16, "uint32")
+            made = self.let(tirx.reinterpret("float32", bits))
+        self._rounded[id(made)] = (made, dtype, stored)
+        return made
 
     def index(self, value: Any) -> Any:
         return value if isinstance(value, int) else self.cast(value, "int64")
