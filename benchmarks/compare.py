@@ -4,6 +4,7 @@ Each peer runs in a process of its own; all stay loaded and are timed in turn, r
 so that a busy machine hurts all alike. A number is the median over the rounds of a slot's median.
 Slots in which other programs used more than 0.15 cores are left out where two quiet ones exist.
 Ratios are to cuvil, or where it is not among them to the first peer.
+`--models further` measures twenty more networks.
 Writes results.json, table.md and plot.svg into --out. Peers that cannot run here are left out and
 named; `--peers all` adds those that compile for long, `--together` lets all compile at once.
 """
@@ -38,6 +39,7 @@ from benchmarks.table import markdown
 DISTURBED = 0.15
 OURS = "cuvil"
 PROGRAM = ROOT / "benchmarks" / "peers.py"
+PLOTTED = ("compare", "quantised", "bf16")  # sections with few enough models
 SECTIONS = [name for name, line in pages.SECTIONS.items() if line.startswith("compare.py")]
 PACKAGES = (
     "onnxruntime", "openvino", "torch", "iree-base-compiler", "apache-tvm", "numpy",
@@ -199,11 +201,15 @@ def lacking(peer: type[Peer]) -> str:
 def arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--models", nargs="+", default=list(models.NAMES), metavar="NAME")
+    add(
+        "--models", nargs="+", default=list(models.NAMES), metavar="NAME",
+        help=f"of models.py; `further` stands for {', '.join(models.FURTHER)}",
+    )  # fmt: skip
     add("--threads", nargs="+", type=int, default=[1, 2])
     peer_option(parser)
     timing_options(parser, "compare", rounds=7, seconds=0.5, quiet=5.0)
     add("--together", action="store_true", help="load all at once: quick, loading times are off")
+    add("--compact", action="store_true", help="one table, a line a model")
     add("--json", action="store_true", help="print the report as JSON, nothing else")
     add("--readme", action="store_true", help="put table and plot into README.md")
     add("--section", default="compare", choices=SECTIONS, help="where in it [compare]")
@@ -215,7 +221,7 @@ def main() -> int:
     log = sys.stderr if options.json else sys.stdout
     peers, left_out = present(options.peers)
     report = begun(PACKAGES, left_out=left_out)
-    for name in options.models:
+    for name in models.named(options.models):
         folder = models.ensure(name, options.folder)
         for threads in options.threads:
             results = measure(folder, threads, peers, options, together=options.together)
@@ -223,18 +229,24 @@ def main() -> int:
             line = f"{name:14} {threads} thread{'s' * (threads > 1)}  {summary(results)}"
             print(line, file=log, flush=True)
     ours = OURS if OURS in peers or not peers else peers[0]
-    text = save(report, options.out, markdown(report, ours), plot=bars(report, ours))
-    print(text if options.json else "\n" + markdown(report, ours))
+    table = markdown(report, ours, options.compact)
+    text = save(report, options.out, table, plot=bars(report, ours))
+    print(text if options.json else "\n" + table)
     if options.readme:
-        (ROOT / "docs" / "compare.svg").write_text(bars(report, ours))
-        picture = "![Latency beside other runtimes](docs/compare.svg)"
-        write_section("compare", f"{picture}\n\n{markdown(report, ours)}", ROOT / "README.md")
-    if options.write:
-        (PAGE.parent / f"{options.section}.svg").write_text(bars(report, ours))
-        picture = f"![Latency beside other runtimes]({options.section}.svg)"
-        write_section(options.section, f"{picture}\n\n{markdown(report, ours)}")
+        write_plotted("compare", table, bars(report, ours), ROOT / "README.md", "docs/")
+    if options.write and options.section in PLOTTED:
+        write_plotted(options.section, table, bars(report, ours), PAGE)
+    elif options.write:
+        write_section(options.section, table)
     print(f"results.json, table.md and plot.svg are in {options.out}", file=log)
     return 0
+
+
+def write_plotted(section: str, table: str, plot: str, page: Path, beside: str = "") -> None:
+    """A section of a page: a plot, kept in the folder `beside` the page, and a table."""
+    (page.parent / f"{beside}{section}.svg").write_text(plot)
+    picture = f"![Latency beside other runtimes]({beside}{section}.svg)"
+    write_section(section, f"{picture}\n\n{table}", page)
 
 
 def summary(results: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Export the benchmark models: `python benchmarks/models.py [NAME ...] [--into FOLDER]`.
 
 Names that end in -int8 or -dynamic are quantised (quantised.py), and only made when asked for; so
-are those that begin with zoo-: trained models of public packages (zoo.py), answers by onnxruntime.
+are the networks of further_networks.py, and names that begin with zoo-: trained models of public
+packages (zoo.py), answers by onnxruntime.
 
 FOLDER/NAME/ holds model.onnx (torch.onnx, the dynamo exporter, static shapes, batch 1),
 inputs.npz, ref.npz (torch's own answers, one thread) and meta.json (operations, bytes). What is
@@ -18,6 +19,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,28 @@ NAMES = (
     "llama_prefill",
     "llama_decode",
 )
+FURTHER = (
+    "swin",
+    "convnext",
+    "regnet",
+    "efficientnet",
+    "mobilevit",
+    "shufflenet",
+    "segformer",
+    "unet",
+    "yolo",
+    "whisper_encoder",
+    "wav2vec2",
+    "t5_encoder",
+    "deberta",
+    "distilbert",
+    "albert",
+    "clip_text",
+    "bart",
+    "qwen2",
+    "gemma",
+    "mamba",
+)
 QUANTISED = (
     "resnet18-int8",
     "resnet50-int8",
@@ -45,8 +69,13 @@ QUANTISED = (
     "minilm-int8",
     "minilm-dynamic",
 )
-ALL = NAMES + QUANTISED
+ALL = NAMES + FURTHER + QUANTISED
 ZOO = "zoo-"
+
+
+def named(words: Iterable[str]) -> list[str]:
+    """Names of models; the word `further` stands for those of FURTHER."""
+    return [name for word in words for name in (FURTHER if word == "further" else (word,))]
 
 
 def cache_folder() -> Path:

@@ -87,7 +87,7 @@ class Classifier(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-def settle(module: nn.Module) -> nn.Module:
+def settle(module: nn.Module, image: tuple[int, int, int] = IMAGE) -> nn.Module:
     """One training pass fills the normalisations' statistics: activations stay of order one."""
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -96,7 +96,7 @@ def settle(module: nn.Module) -> nn.Module:
             nn.init.uniform_(layer.bias, -0.2, 0.2)
     module.train()
     with torch.no_grad():
-        module(torch.randn(4, *IMAGE))
+        module(torch.randn(4, *image))
     return module
 
 
@@ -267,8 +267,10 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def build(name: str, seed: int = 0) -> Network:
-    """The network of this name, in inference mode."""
+    """The network of this name, here or in further_networks.py, in inference mode."""
+    from benchmarks.further_networks import FURTHER
+
     torch.manual_seed(seed)
-    network = NETWORKS[name]()
+    network = (NETWORKS | FURTHER)[name]()
     network.module.eval().requires_grad_(False)
     return network

@@ -1,7 +1,7 @@
 """Measure what benchmarks/README.md shows: `python benchmarks/pages.py [SECTION ...]`.
 
 Runs the programs of SECTIONS one after the other; each writes its table between two marks of the
-page, `<!-- NAME: begin -->` and `<!-- NAME: end -->`. All take some 50 minutes, on a machine that
+page, `<!-- NAME: begin -->` and `<!-- NAME: end -->`. All take about an hour, on a machine that
 does nothing else.
 """
 
@@ -18,11 +18,15 @@ from typing import Any
 PAGE = Path(__file__).with_name("README.md")
 SECTIONS = {
     "compare": "compare.py --peers all --together --rounds 3 --seconds 0.2 --quiet 1",
-    "quantised": "compare.py --section quantised --together --rounds 5 --seconds 0.3 --quiet 1 "
-    "--models resnet18-int8 resnet50-int8 mobilenetv2-int8 bert_base-int8 minilm-int8 "
+    "quantised": "compare.py --section quantised --compact --together --rounds 5 --seconds 0.3 "
+    "--quiet 1 --models resnet18-int8 resnet50-int8 mobilenetv2-int8 bert_base-int8 minilm-int8 "
     "minilm-dynamic --peers cuvil onnxruntime openvino-f32 openvino",
-    "bf16": "compare.py --section bf16 --together --rounds 5 --seconds 0.3 --quiet 1 "
+    "bf16": "compare.py --section bf16 --compact --together --rounds 5 --seconds 0.3 --quiet 1 "
     "--peers cuvil-bf16 openvino",
+    "further": "compare.py --section further --compact --together --rounds 3 --seconds 0.2 "
+    "--quiet 1 --models further --peers cuvil onnxruntime openvino-f32",
+    "further-bf16": "compare.py --section further-bf16 --compact --together --rounds 3 "
+    "--seconds 0.2 --quiet 1 --models further --peers cuvil-bf16 openvino",
     "busy": "busy.py --peers all --rounds 5 --seconds 0.3 --quiet 1",
     "zoo": "zoo.py --rounds 3 --seconds 0.1 --quiet 1",
     "operators": "operators.py --rounds 3 --seconds 0.02",

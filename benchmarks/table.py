@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -16,9 +17,15 @@ def peers_of(report: dict[str, Any], ours: str) -> list[str]:
     return [ours] * (ours in names) + [n for n in names if n != ours]
 
 
-def markdown(report: dict[str, Any], ours: str) -> str:
-    """Latency with its ratio to ours, memory, then the machine."""
+def markdown(report: dict[str, Any], ours: str, compact: bool = False) -> str:
+    """Latency with its ratio to ours, memory, then the machine; compact: one line a model."""
     peers = peers_of(report, ours)
+    lines = _compact(report, ours, peers) if compact else _in_full(report, ours, peers)
+    return "\n".join([*lines, "", place(report)]) + "\n"
+
+
+def _in_full(report: dict[str, Any], ours: str, peers: list[str]) -> list[str]:
+    """A table of latency and one of memory, a line for each model and thread count."""
     lines = [
         "Latency in milliseconds, batch 1 (times as slow as " + ours + "):",
         "",
@@ -41,7 +48,42 @@ def markdown(report: dict[str, Any], ours: str) -> str:
         found = [row["peers"].get(p, {}).get("resident_mb") for p in peers]
         cells = ["–" if mb is None else f"{mb:.0f}" for mb in found]
         lines.append(f"| {row['model']} | {row['threads']} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", place(report)]) + "\n"
+    return lines
+
+
+def _compact(report: dict[str, Any], ours: str, peers: list[str]) -> list[str]:
+    """One table: all thread counts in a cell, memory with the most threads."""
+    threads = sorted({row["threads"] for row in report["results"]})
+    models: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in report["results"]:
+        models.setdefault(row["model"], {})[row["threads"]] = row["peers"]
+    counts = f"{' / '.join(map(str, threads))} thread{'s' * (threads != [1])}"
+    lines = [
+        f"Latency in milliseconds, batch 1, with {counts} (times as slow as {ours}), and memory of "
+        "the process:",
+        "",
+        "| model | " + " | ".join([*peers, *(f"{p}, MB" for p in peers)]) + " |",
+        "| --- |" + " ---: |" * 2 * len(peers),
+    ]
+    for model, measured in models.items():
+        cells = [_times(measured, threads, peer, ours) for peer in peers]
+        for peer in peers:
+            found = measured[max(measured)].get(peer, {}).get("resident_mb")
+            cells.append("–" if found is None else f"{found:.0f}")
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    return [*lines, "", *_notes(report, peers)]
+
+
+def _times(measured: dict[int, dict[str, Any]], threads: list[int], peer: str, ours: str) -> str:
+    """A peer's times with each thread count, and the largest error where it is large."""
+    cells = []
+    for count in threads:
+        peers = measured.get(count, {})
+        result = {k: v for k, v in peers.get(peer, {}).items() if k != "relative_error"}
+        cells.append(_cell(result, peers.get(ours, {}).get("median_ms"), peer == ours))
+    errors = [peers.get(peer, {}).get("relative_error", 0.0) for peers in measured.values()]
+    worst = max(errors, key=lambda error: math.inf if math.isnan(error) else error)
+    return " / ".join(cells) + ("" if worst <= LARGE_ERROR else f", error {worst:.1%}")
 
 
 def _cell(result: dict[str, Any], own: float | None, is_ours: bool) -> str:

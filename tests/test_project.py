@@ -135,9 +135,14 @@ def test_documented_programs_exist() -> None:
 
 def test_benchmark_models_are_the_networks() -> None:
     """models.py names them without importing torch."""
-    source = text_of(ROOT / "benchmarks" / "networks.py")
-    table = source[source.index("NETWORKS:") :]
-    assert tuple(re.findall(r'^    "(\w+)":', table, re.MULTILINE)) == models.NAMES
+    for file, table, names in (
+        ("networks.py", "NETWORKS", models.NAMES),
+        ("further_networks.py", "FURTHER", models.FURTHER),
+    ):
+        source = text_of(ROOT / "benchmarks" / file)
+        keys = re.findall(r'^    "(\w+)":', source[source.index(f"{table}:") :], re.MULTILINE)
+        assert tuple(keys) == names
+    assert len(set(models.ALL)) == len(models.ALL)
 
 
 def test_the_runtime_ships_the_license() -> None:

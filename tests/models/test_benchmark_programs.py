@@ -16,7 +16,18 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import busy, compare, operators, pages, peer, plot, roofline, table, techniques
+from benchmarks import (
+    busy,
+    compare,
+    models,
+    operators,
+    pages,
+    peer,
+    plot,
+    roofline,
+    table,
+    techniques,
+)
 from benchmarks.peers import PEERS, VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,6 +178,33 @@ def test_a_large_error_and_a_failure_are_shown() -> None:
     assert ">1.0 ms<" in drawn and "iree" in drawn
 
 
+def test_a_compact_table_has_a_line_for_each_model() -> None:
+    def result(ms: float, error: float = 1e-6) -> dict[str, Any]:
+        return {"median_ms": ms, "resident_mb": 10 * ms, "relative_error": error}
+
+    failed = {"error": "RuntimeError: no"}
+    one = row(cuvil=result(4.0), onnxruntime=result(6.0, 0.02), torch=result(8.0))
+    two = row(cuvil=result(2.0), onnxruntime=result(5.0, 0.031), torch=failed) | {"threads": 2}
+    other = row(cuvil=result(1.0, math.nan), onnxruntime=result(1.0)) | {"model": "other"}
+    text = table.markdown({"machine": PLACE, "results": [one, two, other]}, "cuvil", compact=True)
+    assert "with 1 / 2 threads (times as slow as cuvil)" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0].endswith(
+        " cuvil | onnxruntime | torch | cuvil, MB | onnxruntime, MB | torch, MB |"
+    )
+    assert lines[2:] == [
+        "| net | 4.00 / 2.00 | 6.00 (1.50×) / 5.00 (2.50×), error 3.1% | 8.00 (2.00×) / failed "
+        "| 20 | 50 | – |",
+        "| other | 1.00 / –, error nan% | 1.00 (1.00×) / – | – / – | 10 | 10 | – |",
+    ]
+    assert "`torch` failed on net, 2 threads: RuntimeError: no." in text
+
+
+def test_further_stands_for_the_further_models() -> None:
+    assert models.named(["resnet18", "further"]) == ["resnet18", *models.FURTHER]
+    assert models.named(["minilm"]) == ["minilm"]
+
+
 def test_bars_that_are_cut_say_so() -> None:
     report = {"results": [row(cuvil={"median_ms": 1.0}, torch={"median_ms": 9.0})]}
     drawn = plot.bars(report, "cuvil")
@@ -193,7 +231,8 @@ def test_the_page_has_every_section() -> None:
     for name, line in pages.SECTIONS.items():
         assert text.index(f"<!-- {name}: begin -->") < text.index(f"<!-- {name}: end -->")
         assert (pages.PAGE.parent / line.split()[0]).is_file()
-    assert compare.SECTIONS == ["compare", "quantised", "bf16"]
+    assert compare.SECTIONS == ["compare", "quantised", "bf16", "further", "further-bf16"]
+    assert set(compare.PLOTTED) < set(compare.SECTIONS)
 
 
 def test_commands_name_no_folders() -> None:
