@@ -81,28 +81,14 @@ class RoiAlign:
 
     def element(k, i, x, rois, batch, *, output, scale, ratio, maximum, half_pixel):
         region, channel, *place = i
-        dtype = x.dtype
-        real = lambda v: k.const(v, dtype)  # noqa: E731
-        image = wrapped(k, batch[region], x.shape[0])
-        starts, bins, counts = [], [], []
-        for axis in (1, 0):
-            shift = real(0.5 if half_pixel else 0.0)
-            first, last = (rois[region, axis + far] * real(scale) - shift for far in (0, 2))
-            extent = last - first if half_pixel else k.max(last - first, real(1.0))
-            bins.append(k.let(k.div(extent, real(float(output[1 - axis])))))
-            starts.append(k.let(first))
-            counts.append(ratio or k.let(k.index(k.ceil(bins[-1]))))
+        real = lambda v: k.const(v, x.dtype)  # noqa: E731
+        box = Box(k, region, x, rois, batch, output, scale, ratio, half_pixel)
 
         def step(at, total):
-            axes = []
-            for axis, n in enumerate(x.shape[2:]):
-                part = k.value_of_index(at[axis], dtype) + real(0.5)
-                part = k.div(part, k.value_of_index(counts[axis], dtype))
-                c = k.let(starts[axis] + (k.value_of_index(place[axis], dtype) + part) * bins[axis])
-                axes.append(_clipped(k, c, n, dtype))
+            axes = box.taps(place, at)
             terms = []
             for (p, u, here), (q, v, there) in product(*axes):
-                term = u * v * x[image, channel, p, q]
+                term = u * v * x[box.image, channel, p, q]
                 terms.append(k.let(k.select(k.both(here, there), term, real(0.0))))
             if not maximum:
                 return (total + (terms[0] + terms[1] + terms[2] + terms[3]),)
@@ -110,11 +96,8 @@ class RoiAlign:
             first = k.both(k.eq(at[0], 0), k.eq(at[1], 0))
             return (k.select(first, most, k.max(total, most)),)
 
-        (total,) = k.fold(counts, (real(0.0),), step)
-        if maximum:
-            return total
-        samples = k.value_of_index(counts[0] * counts[1], dtype)
-        return k.div(total, k.max(samples, real(1.0)))
+        (total,) = k.fold(box.counts, (real(0.0),), step)
+        return total if maximum else k.div(total, box.samples())
 
     samples = (
         sample(
@@ -131,6 +114,45 @@ class RoiAlign:
             np.array([0, 0], np.int32), output=(1, 2), maximum=True,
         ),
     )  # fmt: skip
+
+
+class Box:
+    """A region of roi_align in the notation: `image`, `counts` of samples along a bin's axes."""
+
+    def __init__(
+        self, k: Any, region: Any, x: Any, rois: Any, batch: Any, output: Any, scale: float,
+        ratio: int, half_pixel: bool,
+    ) -> None:  # fmt: skip
+        self.k, self.sizes, self.dtype = k, x.shape[2:], x.dtype
+        self.image = k.let(wrapped(k, batch[region], x.shape[0]))
+        self._starts, self._bins = [], []
+        self.counts: list[Any] = []
+        for axis in (1, 0):
+            shift = self._real(0.5 if half_pixel else 0.0)
+            first, last = (rois[region, axis + far] * self._real(scale) - shift for far in (0, 2))
+            extent = last - first if half_pixel else k.max(last - first, self._real(1.0))
+            self._bins.append(k.let(k.div(extent, self._real(float(output[1 - axis])))))
+            self._starts.append(k.let(first))
+            self.counts.append(ratio or k.let(k.index(k.ceil(self._bins[-1]))))
+
+    def taps(self, place: Any, at: Any) -> list[list[tuple[Any, Any, Any]]]:
+        """Of each axis what sample `at` of the bin `place` lies between, as _clipped has it."""
+        k, axes = self.k, []
+        for axis, n in enumerate(self.sizes):
+            part = k.value_of_index(at[axis], self.dtype) + self._real(0.5)
+            part = k.div(part, k.value_of_index(self.counts[axis], self.dtype))
+            along = k.value_of_index(place[axis], self.dtype) + part
+            c = k.let(self._starts[axis] + along * self._bins[axis])
+            axes.append(_clipped(k, c, n, self.dtype))
+        return axes
+
+    def samples(self) -> Any:
+        """How many a bin has, 1 for none: what their sum is divided by."""
+        k = self.k
+        return k.max(k.value_of_index(self.counts[0] * self.counts[1], self.dtype), self._real(1.0))
+
+    def _real(self, value: float) -> Any:
+        return self.k.const(value, self.dtype)
 
 
 def _clipped_taps(image: np.ndarray, c: np.ndarray) -> list[np.ndarray]:

@@ -28,8 +28,8 @@ _ROWS, _MANY_ROWS = 16, 64  # many when the ensemble is too large for the second
 _KEY_BYTES = 1 << 16  # of a block of rows at most, or it has fewer
 _WALKS = 8  # side by side: enough to hide the latency of a step, few enough for registers
 _FEW_TREES = 4
-# A step of a walk takes about 0.9 ns [measured], as long as so many FLOPs in vectors; of levels that
-# are not known there are 8.
+# A step of a walk takes about 0.9 ns [measured], as long as so many FLOPs in vectors; levels where
+# only the run can tell.
 _STEP_FLOPS, _LEVELS = 64, 8
 _NAMES = ("x", "nodes", "roots", "first_pairs", "leaf_target", "leaf_weight", "base")
 _COLUMN, _CHILD, _LEAF = 1, 2, 3  # in a node
