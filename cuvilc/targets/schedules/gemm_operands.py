@@ -13,6 +13,7 @@ from cuvilc.targets.schedules.transpose_block import transpose_block
 from cuvilc.targets.tir import as_expr, const
 
 _STEP = 16  # elements that packing moves at once
+_EVERY = 4  # steps between fetches of a panel as wide as a line
 FEW_ROWS = 4  # in a tile: so few are bound by memory, and a step has no time for another load
 
 
@@ -147,10 +148,8 @@ class Right:
         if kind == "packed" and self.plan.width == PANEL:
             self._panel = self.b.let(panel * (self.k * PANEL))
         elif kind == "packed":
-            share, k = PANEL // self.plan.width, self.emitter.k
-            block = k.floordiv(panel, share)
-            column = (panel - block * share) * self.plan.width
-            self._panel = self.b.let(block * (self.k * PANEL) + column)
+            self._panel = self.b.let(self._part(panel))
+            self._number = panel
         elif kind == "rows":
             self._panel = self.b.let(self._task + self.column(panel))
         elif kind == "copied":
@@ -160,24 +159,42 @@ class Right:
         else:
             self._pack(panel)
 
+    def _part(self, panel: Any) -> Any:
+        """Where a panel of the tile's width begins, of which a packed one holds several."""
+        share = PANEL // self.plan.width
+        block = self.emitter.k.floordiv(panel, share)
+        return block * (self.k * PANEL) + (panel - block * share) * self.plan.width
+
     def begin_tile(self, number: Any, rows: int) -> None:
         """Row tile `number` of the panel, of `rows` rows, is next."""
         plan = self.plan
         several = not isinstance(plan.m, int) or plan.m > plan.rows
-        streams = plan.b_kind == "packed" and plan.width == PANEL
+        streams = plan.b_kind == "packed" and plan.width in (PANEL, LINE)
         streams = streams and ir.type_of(plan.b).dtype == "float32"
         self._ahead: Any = None
         if streams and several and rows == plan.rows > FEW_ROWS:
-            half = lesser(number, 1) * (self.k * LINE)
-            self._ahead = self.b.let(self._panel + self.k * PANEL + half)
+            if plan.width == PANEL:
+                half = lesser(number, 1) * (self.k * LINE)
+                ahead = self._panel + self.k * PANEL + half
+            else:
+                turn = number - self.emitter.k.floordiv(number, _EVERY) * _EVERY
+                ahead = self._part(self._number + 1) + turn * PANEL
+            self._ahead = self.b.let(ahead)
+            self._steps = 0
 
     def begin_step(self, k: Any) -> None:
         """Row k is next. The first row tile fetches one half of the next panel, a line a step, the
         others the other half, so that it is there in time: the hardware's prefetchers stop at the
-        end of each page.
+        end of each page. Of a panel as wide as a line, whose steps are short, each row tile fetches
+        some of the lines.
         """
-        if self._ahead is not None:
+        if self._ahead is None:
+            return
+        if self.plan.width == PANEL:
             self.b.prefetch(self._buffer, self._ahead + k * LINE)
+        elif self._steps % _EVERY == 0:
+            self.b.prefetch(self._buffer, self._ahead + k * PANEL)
+        self._steps += 1
 
     def _copy(self, column: Any, width: int) -> None:
         """`width` columns from `column` on into scratch."""
