@@ -79,13 +79,8 @@ class GridSample:
         return _gather_taps(x, axes, mode == "nearest")
 
     def element(k, i, x, grid, *, mode, padding, align_corners):
-        dtype = grid.dtype
-        axes = []
-        for axis, n in enumerate(x.shape[2:]):
-            edges = _Edges(k, n, dtype, padding, align_corners)
-            g = grid[(i[0], *i[2:], len(x.shape) - 3 - axis)]
-            axes.append(edges.taps(edges.place(g, mode), mode))
-        return _weighed(k, x, i[:2], axes, dtype)
+        axes = grid_taps(k, i[0], i[2:], x, grid, mode, padding, align_corners)
+        return weighed(k, x, i[:2], axes, grid.dtype)
 
     samples = (
         sample("float32[2,3,4,5]", "float32[2,3,4,2]", low=-1.6, high=1.6),
@@ -102,6 +97,18 @@ class GridSample:
         ),
         sample("float64[1,2,6]", "float64[1,8,1]", mode="cubic"),
     )  # fmt: skip
+
+
+def grid_taps(
+    k: Any, image: Any, place: Any, x: Any, grid: Any, mode: str, padding: str, align_corners: bool
+) -> list[Any]:
+    """Of each spatial axis what the grid's place lies between, as _Edges.taps has it."""
+    axes = []
+    for axis, n in enumerate(x.shape[2:]):
+        edges = _Edges(k, n, grid.dtype, padding, align_corners)
+        g = grid[(image, *place, len(x.shape) - 3 - axis)]
+        axes.append(edges.taps(edges.place(g, mode), mode))
+    return axes
 
 
 def _pad_array(c: Any, n: int, padding: str, low: float, high: float) -> Any:
@@ -225,7 +232,7 @@ class _Edges:
         return k.let(k.clamp_index(k.index(at), self.n)), weight, condition
 
 
-def _weighed(k: Any, x: Any, lead: Any, axes: list[Any], dtype: str) -> Any:
+def weighed(k: Any, x: Any, lead: Any, axes: list[Any], dtype: str) -> Any:
     """Σ over all choices of a tap an axis: x[lead, taps] times the weights; 0 outside."""
     compute = "float64" if "float64" in (x.dtype, dtype) else "float32"
     total = None
@@ -309,7 +316,7 @@ class DeformColumns:
             c = k.value_of_index(start, x.dtype)
             c = k.let(c + offset[(batch, column * len(kernel) + axis, *out)])
             axes.append(_Edges(k, x.shape[2 + axis], x.dtype, "zeros", True).taps(c, "linear"))
-        value = _weighed(k, x, (batch, channel), axes[::-1], x.dtype)
+        value = weighed(k, x, (batch, channel), axes[::-1], x.dtype)
         return value if mask is None else value * mask[(batch, column, *out)]
 
     samples = (
