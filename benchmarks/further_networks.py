@@ -8,7 +8,7 @@ whatever a branch computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -30,13 +30,19 @@ HIDDEN = "last_hidden_state"
 
 
 def vision(kind: str, side: int = 224, output: str = HIDDEN, **config: Any) -> Network:
-    """A model of `transformers` on an image of side x side; statistics of normalisations filled."""
+    """A model of `transformers` on an image of side x side."""
     import transformers
 
-    model = getattr(transformers, kind)(_config(kind, **config))
+    return on_image(getattr(transformers, kind)(_config(kind, **config)), side, output)
+
+
+def on_image(
+    model: nn.Module, side: int, output: str = HIDDEN, ends: Sequence[nn.Module] = ()
+) -> Network:
+    """A model whose normalisations' statistics are filled: `settle`."""
     inputs = {"pixel_values": torch.randn(1, 3, side, side)}
     module = Positional(model, list(inputs), [output])
-    return Network(settle(module, (3, side, side)), inputs, [output])
+    return Network(settle(module, (3, side, side), ends), inputs, [output])
 
 
 def text(
@@ -56,6 +62,14 @@ def _config(kind: str, **config: Any) -> Any:
     import transformers
 
     return getattr(transformers, kind).config_class(**config)
+
+
+def regnet() -> Network:
+    from transformers import RegNetConfig, RegNetModel
+
+    model = RegNetModel(RegNetConfig())
+    blocks = [block for stage in model.encoder.stages for block in stage.layers]
+    return on_image(model, 224, ends=[block.layer[-1].normalization for block in blocks])
 
 
 def whisper_encoder() -> Network:
@@ -261,7 +275,7 @@ FURTHER: dict[str, Callable[[], Network]] = {
     "swin": lambda: vision("SwinModel"),
     # Its usual 1e-6 would leave out what the blocks compute.
     "convnext": lambda: vision("ConvNextModel", layer_scale_init_value=1.0),
-    "regnet": lambda: vision("RegNetModel"),
+    "regnet": regnet,
     "efficientnet": lambda: vision(
         "EfficientNetModel",
         image_size=224,

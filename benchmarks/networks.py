@@ -87,12 +87,20 @@ class Classifier(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-def settle(module: nn.Module, image: tuple[int, int, int] = IMAGE) -> nn.Module:
-    """One training pass fills the normalisations' statistics: activations stay of order one."""
+def settle(
+    module: nn.Module, image: tuple[int, int, int] = IMAGE, ends: Sequence[nn.Module] = ()
+) -> nn.Module:
+    """One training pass fills the normalisations' statistics: activations stay of order one.
+
+    ends: normalisations that end residual branches, a quarter as strong. Training does the same;
+    in deep networks with branches as strong as what they are added to, errors of rounding explode.
+    """
+    quiet = {id(end) for end in ends}
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = None
-            nn.init.uniform_(layer.weight, 0.7, 1.3)
+            strength = 0.25 if id(layer) in quiet else 1.0
+            nn.init.uniform_(layer.weight, 0.7 * strength, 1.3 * strength)
             nn.init.uniform_(layer.bias, -0.2, 0.2)
     module.train()
     with torch.no_grad():
