@@ -10,11 +10,24 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
+from cuvilc.targets.schedules.conv_rows import cut_rows
 from cuvilc.targets.schedules.depthwise import schedule
-from tests.targets.kernel_harness import V4, check, program_of
+from tests.targets.kernel_harness import V3, V4, check, program_of
 from tests.targets.samples import on_chips
 
 H, W = symbol("h"), symbol("w")
+
+
+@pytest.mark.parametrize("channels", [16, 37, 48, 96, 240, 1000])
+@pytest.mark.parametrize("chip", [V3, V4], ids=lambda c: c.name)
+def test_few_tasks_are_an_even_number(channels, chip):
+    """One alone aside, and where neither rows nor blocks can be cut so."""
+    for size in (1, 2, 7, 14, 28, 35, 56, 112, 113, 300):
+        rows, blocks = cut_rows(size, size, 9, chip, channels)
+        tasks = -(-size // rows) * -(-(-(-channels // 16)) // blocks)
+        assert rows >= 1
+        assert blocks >= 1
+        assert tasks == 1 or tasks % 2 == 0 or tasks > 8 or size == 1, (size, tasks)
 
 
 def depthwise(

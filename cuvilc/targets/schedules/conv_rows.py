@@ -33,10 +33,24 @@ def cut_rows(height: Dim, width: Dim, taps: int, chip: Chip, channels: int) -> t
     groups = max(1, -(-height // rows))
     blocks = -(-channels // BLOCK)
     together = min(max(1, rows // max(height, 1)), blocks) if groups == 1 else 1
-    parts = -(-blocks // together)
-    if parts % 2 and 1 < parts < min(_FEW_PARTS, blocks):
-        parts += 1  # for two threads to end together
+    groups, parts = _even(height, blocks, groups, -(-blocks // together))
     return max(1, -(-height // groups)), max(1, -(-blocks // parts))
+
+
+def _even(height: int, blocks: int, groups: int, parts: int) -> tuple[int, int]:
+    """Parts of the rows and of the blocks: of few tasks, an even number, if up to twice as many of
+    either make one, for two threads to end together.
+    """
+
+    def tasks(cut: tuple[int, int]) -> int:
+        rows, together = max(1, -(-height // cut[0])), max(1, -(-blocks // cut[1]))
+        return -(-height // rows) * -(-blocks // together)
+
+    if tasks((groups, parts)) % 2 == 0 or not 1 < tasks((groups, parts)) < _FEW_PARTS:
+        return groups, parts
+    finer = [(groups, p) for p in range(parts + 1, min(blocks, 2 * parts) + 1)]
+    finer += [(g, parts) for g in range(groups + 1, min(height, 2 * groups) + 1)]
+    return min((c for c in finer if tasks(c) % 2 == 0), key=tasks, default=(groups, parts))
 
 
 class WindowRows:
