@@ -247,8 +247,8 @@ def _results(tile: int, stride: int, chip: Chip, symbol: str) -> Any:
     made, half = b.floats("made", "half")
     start, point_stride = b.indices("start", "point_stride")
     lanes = min(chip.lanes, BLOCK)
-    with b.loop(opaque(b, BLOCK // lanes), name="v") as vector:
-        at, to = b.let(start + vector * lanes), b.let(vector * lanes)
+
+    def at_once(at: Any, to: Any) -> None:
         places = [b.let(at + point * point_stride) for point in range(n * n)]
         with b.loop(lanes, "vectorized") as lane:
             columns = []
@@ -258,4 +258,17 @@ def _results(tile: int, stride: int, chip: Chip, symbol: str) -> Any:
             for i in range(tile):
                 for p, value in enumerate(combine(k, matrix, [c[i] for c in columns])):
                     b.store(half, to + (i * n + p) * BLOCK + lane, value)
+
+    def by_lines(at: Any, to: Any) -> None:
+        step = b.let(n * point_stride)
+        with turns(b, n, "j") as j:
+            source = (made, b.let(at + j * point_stride), step)
+            lines(b, matrix, source, (half, opaque(b, to + j * BLOCK), n * BLOCK), lanes)
+        with turns(b, tile, "i") as i:
+            line = (half, opaque(b, to + i * (n * BLOCK)), BLOCK)
+            lines(b, matrix, line, line, lanes)
+
+    fits = n * (tile + 1) <= chip.registers  # all columns, and what one is made of
+    with b.loop(opaque(b, BLOCK // lanes), name="v") as vector:
+        (at_once if fits else by_lines)(b.let(start + vector * lanes), b.let(vector * lanes))
     return b.finish()
