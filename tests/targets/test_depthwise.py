@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.dims import ceildiv, symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules.conv_rows import cut_rows
@@ -24,7 +24,7 @@ def test_few_tasks_are_an_even_number(channels, chip):
     """One alone aside, and where neither rows nor blocks can be cut so."""
     for size in (1, 2, 7, 14, 28, 35, 56, 112, 113, 300):
         rows, blocks = cut_rows(size, size, 9, chip, channels)
-        tasks = -(-size // rows) * -(-(-(-channels // 16)) // blocks)
+        tasks = ceildiv(size, rows) * ceildiv(ceildiv(channels, 16), blocks)
         assert rows >= 1
         assert blocks >= 1
         assert tasks == 1 or tasks % 2 == 0 or tasks > 8 or size == 1, (size, tasks)
