@@ -71,7 +71,8 @@ def _compact(report: dict[str, Any], ours: str, peers: list[str]) -> list[str]:
             found = measured[max(measured)].get(peer, {}).get("resident_mb")
             cells.append("–" if found is None else f"{found:.0f}")
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    return [*lines, "", *_notes(report, peers)]
+    notes = _notes(report, peers)
+    return [*lines, *([""] if notes else []), *notes]
 
 
 def _times(measured: dict[int, dict[str, Any]], threads: list[int], peer: str, ours: str) -> str:
