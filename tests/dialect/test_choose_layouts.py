@@ -147,3 +147,29 @@ def test_weights_that_are_one_number(groups: int) -> None:
     (packed,) = program.weights.values()
     assert (packed == 0.25).all()
     assert np.array_equal(interpret(program, {"x": x})["y"], before)
+
+
+@pytest.mark.parametrize("prefer", ["size", "balanced", "speed"])
+def test_a_table_that_is_the_head_too_is_held_once(prefer: str) -> None:
+    """Rows gathered from the product's panels are the same; a table read otherwise stays."""
+    program = Program.create("net")
+    ids = TensorType((2, 3), "int64")
+    with program:
+        block = define_function(program, "main", [ids], input_names=("x",), output_names=("y", "z"))
+        with at_end(block):
+            table = constant(program, RNG.standard_normal((70, 16), np.float32), "table")
+            other = constant(program, RNG.standard_normal((70, 16), np.float32), "other")
+            rows = build("ai.gather", table, block.arguments[0])
+            columns = build("ai.gather", other, build("ai.cast", rows, dtype="int64"), axis=1)
+            logits = build("ai.matmul", rows, table, transpose_b=True)
+        finish_function(block, [logits, columns])
+    feeds = {"x": np.array([[0, 69, -1], [31, 32, -70]])}
+    wanted = interpret(program, feeds)
+    choose_layouts.run(program, PassContext(prefer=prefer))
+    for name, value in interpret(program, feeds).items():
+        np.testing.assert_array_equal(value, wanted[name])
+    with program:
+        operations = list(ir.walk(ir.body(program.function("main"))))
+        held = [ir.attrs(o) for o in operations if o.name == "ai.constant"]
+    own = {("table", "")} if prefer == "speed" else set()
+    assert {(h["key"], h["layout"]) for h in held} == {("other", ""), ("table", "pack0_32"), *own}

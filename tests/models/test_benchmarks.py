@@ -51,7 +51,7 @@ def test_the_package_agrees_with_onnxruntime(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.FURTHER)
 def test_further_packages_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
-    agrees(name, tmp_path)
+    assert agrees(name, tmp_path) <= 1.1
 
 
 def test_the_answer_is_torchs(tmp_path: Path) -> None:

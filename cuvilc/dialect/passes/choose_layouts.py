@@ -40,6 +40,8 @@ def run(program: Program, context: PassContext) -> None:
                     _pack_groups(program, operation, context.panel)
                 elif operation.name == "ai.matmul_nbits":
                     _pack_numbers(program, operation, context.panel)
+            if context.prefer != "speed":
+                _share_tables(program, ir.body(function), f"pack0_{context.panel}")
             ir.drop_unused(ir.body(function))  # the row-major twins: a package holds each once
 
 
@@ -241,6 +243,27 @@ def _pack_matrix(program: Program, operation: Operation, panel: int) -> None:
     axis = 0 if ir.attrs(operation)["transpose_b"] else 1
     with ir.before(operation):
         operation.operands[1] = relayout_constant(program, b, f"pack{axis}_{panel}")
+
+
+def _share_tables(program: Program, body: object, layout: str) -> None:
+    """Let tables of embeddings that a product reads too, as the head of most language models does,
+    be gathered from its panels: a row is then 32 rows' lines, but the package holds it once.
+    """
+    packed, gathers = set(), []
+    for operation in ir.walk(body):
+        for value in operation.operands:
+            owner = ir.defining(value)
+            if owner is not None and owner.name == "ai.constant":
+                attrs = ir.attrs(owner)
+                if attrs["layout"] == layout:
+                    packed.add(attrs["key"])
+                elif operation.name == "ai.gather" and ir.type_of(value).rank == 2:
+                    gathers.append((operation, value, attrs))
+    for operation, table, attrs in gathers:
+        rows = ir.attrs(operation)["axis"] == 0 and table == operation.operands[0]
+        if rows and not attrs["layout"] and attrs["key"] in packed:
+            with ir.before(operation):
+                operation.operands[0] = relayout_constant(program, table, layout)
 
 
 def _pack_numbers(program: Program, operation: Operation, panel: int) -> None:
