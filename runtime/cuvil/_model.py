@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import byref, c_char_p, c_void_p
 from os import PathLike, fsencode
 from typing import Any, NoReturn
@@ -44,13 +44,14 @@ class Model:
         self._free: list[Context] = []
         self._all: list[Context] = []
         self._holders = 0  # calls about adapters
-        self._close = weakref.finalize(self, _release, library, self._handle, self._all)
+        self._close = weakref.finalize(self, _release, library, self._handle, self._free, self._all)
         self._close.atexit = False  # a daemon thread may still run it; the system frees all anyway
         self.inputs = self._ports("input", library.input_count, library.input_info)
         self.outputs = self._ports("output", library.output_count, library.output_info)
         self._names = tuple(port.name for port in self.inputs)
         self.level: str = library.level_name(self._handle).decode(errors="replace")
-        self._free = [self._make()]  # a thread count that cannot be had fails here, not in a call
+        # A thread count that cannot be had fails here, not in a call.
+        self._free.append(self._make())
 
     def _ports(self, role: str, count: Any, describe: Any) -> tuple[Port, ...]:
         ports, info = [], TensorInfo()
@@ -261,8 +262,9 @@ class Model:
         """Free memory and threads, unload the library. Else done when the model is collected."""
         with self._lock:
             mine = []  # no run begins with one of these
-            while self._free:
-                mine.append(self._free.pop())
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    mine.append(self._free.pop())
             if self._close.alive and (len(mine) != len(self._all) or self._holders):
                 self._free.extend(mine)
                 self._fail("CUV610", "the model is closed while another thread runs it")
@@ -282,7 +284,7 @@ class Model:
         with self._lock:
             if not self._close.alive:
                 self._fail("CUV610", "the model is closed")
-            if self._free:  # a close that failed has given them back
+            with suppress(IndexError):  # a close that failed has given them back
                 return self._free.pop()
             context = Context(self._library, self._handle, self.threads, self.inputs, self.outputs)
             self._all.append(context)
@@ -300,7 +302,10 @@ def _c_string(text: str | bytes) -> bytes:
     return encoded
 
 
-def _release(library: Library, model: c_void_p, contexts: list[Context]) -> None:
+def _release(
+    library: Library, model: c_void_p, free: list[Context], contexts: list[Context]
+) -> None:
+    free.clear()  # the finalizer of another object in a cycle with the model may yet call it
     for context in contexts:
         library.context_destroy(context.handle)
     library.close(model)

@@ -18,7 +18,7 @@ _FUNCTIONS = (
     *("PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem"),
     *("PyLong_FromLongLong", "PyLong_AsVoidPtr", "PyObject_Type"),
     *("PyDict_Size", "PyDict_GetItemWithError", "PyDict_SetItem", "PyDict_New", "PyObject_Call"),
-    *("PyObject_GetBuffer", "PyBuffer_Release", "PyErr_Clear"),
+    *("PyObject_GetBuffer", "PyBuffer_Release", "PyErr_Occurred", "PyErr_Clear"),
     *("PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef", "Py_DecRef"),
 )
 _VIEW_BYTES = 80  # of a Py_buffer

@@ -5,7 +5,8 @@
  * functions of the stable ABI (CPython 3.11), and makes a built-in function of cuvil_python_run.
  * Whatever is out of the ordinary, such as an array to convert, a size that the model cannot take or
  * a misspelt name, is answered with None and left to the loader's own code, which also says what is
- * wrong. */
+ * wrong. An exception goes on to the caller where the loader might not meet it again: what makes an
+ * output's array has no memory, or is interrupted from the keyboard. */
 #include <stdint.h>
 #include <string.h>
 
@@ -41,6 +42,7 @@ typedef struct {
     object *(*call)(object *callable, object *arguments, object *keywords);
     int (*get_buffer)(object *value, buffer_view *view, int flags);
     void (*release_buffer)(buffer_view *view);
+    object *(*error)(void); /* borrowed */
     void (*clear_error)(void);
     void *(*save_thread)(void);
     void (*restore_thread)(void *state);
@@ -61,7 +63,7 @@ typedef struct {
 /* Called before any cuvil_python_run, with the GIL. CUVIL_ERROR_VERSION: by a loader that knows
  * other functions. */
 CUVIL_API cuvil_status cuvil_python_bind(const void *functions, size_t bytes);
-/* (feeds, out) -> outputs by name, the status of a run that failed, or None. */
+/* (feeds, out) -> outputs by name, the status of a run that failed, or None. NULL: an exception. */
 CUVIL_API object *cuvil_python_run(object *self, object *const *arguments, intptr_t count);
 
 cuvil_status cuvil_python_bind(const void *functions, size_t bytes)
@@ -119,10 +121,19 @@ static bool is_of(object *value, const object *type)
     return found == type;
 }
 
+/* The value of a name, borrowed; NULL also where a key fails to be compared. */
+static object *look_up(object *dict, object *name)
+{
+    object *value = python.dict_get(dict, name);
+    if (value == NULL)
+        python.clear_error();
+    return value;
+}
+
 /* Look at an input's array and give it to the context; the view is held when it was taken. */
 static bool set_input(const python_call *call, object *feeds, uint32_t index)
 {
-    object *value = python.dict_get(feeds, call->inputs[index]);
+    object *value = look_up(feeds, call->inputs[index]);
     buffer_view *view = &call->views[index];
     if (value == NULL || !is_of(value, call->array_type) ||
         python.get_buffer(value, view, FORMAT | C_CONTIGUOUS) != 0) {
@@ -169,18 +180,16 @@ static object *make_output(const python_call *call, uint32_t index)
 /* The caller's array for an output; NULL when it gave none. */
 static object *find_output(const python_call *call, object *out, uint32_t index)
 {
-    object *array = out == call->none ? NULL : python.dict_get(out, call->outputs[index]);
+    object *array = out == call->none ? NULL : look_up(out, call->outputs[index]);
     if (array != NULL)
         python.hold(array);
     return array;
 }
 
-/* Give an output's array to the context and store it in `results`. `given` counts the caller's. */
-static bool set_output(const python_call *call, object *out, object *results, uint32_t index,
-                       intptr_t *given)
+/* Give an output's array to the context and store it in `results`. */
+static bool set_output(const python_call *call, object *out, object *results, uint32_t index)
 {
     object *array = find_output(call, out, index);
-    *given += array != NULL;
     if (array == NULL)
         array = make_output(call, index);
     if (array == NULL)
@@ -194,31 +203,39 @@ static bool set_output(const python_call *call, object *out, object *results, ui
                cuvil_set_output(call->context, (int32_t)index, &tensor) == CUVIL_OK &&
                python.dict_set(results, call->outputs[index], array) == 0;
         python.release_buffer(&view);
+    } else {
+        python.clear_error();
     }
     python.release(array); /* `results` holds it */
     return good;
 }
 
-/* The outputs by name; of a run that failed its status as an int; NULL: not done. */
+/* Whether all names of `out` are outputs'. */
+static bool knows_names(const python_call *call, object *out)
+{
+    intptr_t known = 0;
+    for (uint32_t i = 0; i < call->context->model->output_count; i++)
+        known += look_up(out, call->outputs[i]) != NULL;
+    return python.dict_size(out) == known;
+}
+
+/* The outputs by name; of a run that failed its status as an int; NULL: not done, or an exception.
+ */
 static object *run(const python_call *call, object *out)
 {
     cuvil_context *context = call->context;
     object *results = python.dict_new();
     uint32_t set = 0, outputs = context->model->output_count;
-    intptr_t given = 0;
-    while (results != NULL && set < outputs && set_output(call, out, results, set, &given))
+    while (results != NULL && set < outputs && set_output(call, out, results, set))
         set++;
     cuvil_status status = CUVIL_OK;
-    /* Else `out` has names that are no outputs'. */
-    bool complete = out == call->none || python.dict_size(out) == given;
-    if (results != NULL && set == outputs && complete) {
+    if (results != NULL && set == outputs) {
         void *state = python.save_thread();
         status = cuvil_run(context);
         python.restore_thread(state);
         if (status == CUVIL_OK)
             return results;
     }
-    python.clear_error(); /* the loader meets it again */
     python.release(results);
     return status == CUVIL_OK ? NULL : python.integer(status);
 }
@@ -227,10 +244,10 @@ object *cuvil_python_run(object *self, object *const *arguments, intptr_t count)
 {
     const python_call *call = python.integer_as_pointer(python.tuple_get(self, 0));
     uint32_t held = 0, inputs = cuvil_visible_inputs(call->context->model);
-    object *results = NULL, *feeds = arguments[0], *out = arguments[1];
-    if (count == 2 && is_of(feeds, call->dict_type) &&
-        python.dict_size(feeds) == (intptr_t)inputs &&
-        (out == call->none || is_of(out, call->dict_type))) {
+    object *results = NULL, *feeds = count == 2 ? arguments[0] : call->none;
+    object *out = count == 2 ? arguments[1] : call->none;
+    if (is_of(feeds, call->dict_type) && python.dict_size(feeds) == (intptr_t)inputs &&
+        (out == call->none || (is_of(out, call->dict_type) && knows_names(call, out)))) {
         while (held < inputs && set_input(call, feeds, held))
             held++;
         if (held == inputs && cuvil_bind(call->context) == CUVIL_OK)
@@ -238,7 +255,7 @@ object *cuvil_python_run(object *self, object *const *arguments, intptr_t count)
         while (held > 0)
             python.release_buffer(&call->views[--held]);
     }
-    if (results == NULL) {
+    if (results == NULL && python.error() == NULL) {
         results = call->none;
         python.hold(results);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from types import SimpleNamespace
 
@@ -379,6 +380,38 @@ def test_closing_while_others_run(load):
         on_threads(work)
         model.close()
         refused("CUV610", model, x)
+
+
+class Forgetful(list):
+    """What other threads empty whenever somebody has looked whether it is."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_free_contexts_may_go_at_any_time(load):
+    model = load(fake_models.mlp(), threads=1)
+    model._free, context = Forgetful(), model._take()
+    assert model(batch(2)).shape.tolist() == [2, fake_models.N]
+    refused("CUV610", model.close)
+    model._release(context)
+    model.close()
+
+
+def test_a_model_that_is_collected_with_its_caller_is_closed(make):
+    """The finalizer of an object in one cycle with a model runs after the model's own."""
+
+    class Caller:
+        def __init__(self) -> None:
+            self.model, self.itself = cuvil.load(make(fake_models.mlp()), threads=1), self
+
+        def __del__(self) -> None:
+            codes.append(refused("CUV610", self.model, batch(1)).message)
+
+    codes: list[str] = []
+    Caller()
+    gc.collect()
+    assert codes == ["the model is closed"]
 
 
 def sized(op: str, number: int) -> fake_models.Image:

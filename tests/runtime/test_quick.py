@@ -122,15 +122,51 @@ def test_a_run_that_fails_tells_its_status(load):
     assert caught.value.code == "CUV609"
 
 
-def test_memory_that_cannot_be_had_is_reported_by_the_loader(model, monkeypatch):
-    def none(self, dims, dtype):
-        raise MemoryError
+@pytest.mark.parametrize("raised", [MemoryError, KeyboardInterrupt])
+def test_what_the_making_of_an_output_raises_goes_to_the_caller(model, monkeypatch, raised):
+    """Also an interrupt, which comes once: the loader's own run would not meet it again."""
+    made = []
 
-    monkeypatch.setattr("cuvil._blocks.Blocks.empty", none)
-    assert quick(model, {"x": rows(2)}) is None
-    with pytest.raises(cuvil.CuvilError) as caught:
+    def fail_once(self, dims, dtype):
+        made.append(dims)
+        if len(made) == 2:
+            raise raised
+        return np.empty(dims, dtype)
+
+    monkeypatch.setattr("cuvil._blocks.Blocks.empty", fail_once)
+    with pytest.raises((cuvil.CuvilError, KeyboardInterrupt)) as caught:
         model(rows(2))
-    assert caught.value.code == "CUV608"
+    assert getattr(caught.value, "code", None) == ("CUV608" if raised is MemoryError else None)
+    assert made == [(2, N), (2,)]
+    assert model(rows(2)).shape.tolist() == [2, N]
+
+
+class Key:
+    """Looks like an output's name until it is compared."""
+
+    def __hash__(self) -> int:
+        return hash("y")
+
+    def __eq__(self, other: object) -> bool:
+        raise OSError("not today")
+
+
+def test_a_key_that_fails_is_left_to_the_loader(model, monkeypatch):
+    made = []
+    monkeypatch.setattr("cuvil._blocks.Blocks.empty", lambda self, *a: made.append(a))
+    feeds, out = {"x": rows(2)}, {Key(): np.empty((2, N), np.float32)}
+    assert quick(model, feeds, out) is None
+    assert quick(model, {Key(): rows(2)}) is None
+    assert sys.exc_info() == (None, None, None)
+    assert made == [], "no Python code runs with an exception that is not dealt with"
+    with pytest.raises(OSError, match="not today"):
+        model.run(feeds, out)
+
+
+def test_a_wrong_number_of_arguments_is_left_to_the_loader(model):
+    function, feeds = model._free[0]._quick, {"x": rows(2)}
+    assert next(iter(function, feeds), "none") is None  # called without arguments at all
+    assert function(feeds) is function(feeds, None, None) is None
 
 
 def references(*values: object) -> list[int]:
