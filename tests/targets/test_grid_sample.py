@@ -59,3 +59,12 @@ def test_dtypes(dtype):
 def test_others_are_left_to_the_elementwise_schedule():
     with pytest.raises(Miss, match="apart"):
         kernel("1,20,4,6", "1,7,5,2", V4, blocks=("", ""))
+
+
+def test_an_image_of_one_immediate_is_too():
+    def body(grid):
+        x = ir.build("ai.full", value=2.5, shape=(1, 1, 1, 1), dtype="float32")
+        return ir.build("ai.grid_sample", x, grid)
+
+    with pytest.raises(Miss, match="apart"):
+        Kernel(program_of([tensor("1,7,5,2")], body), V4, special_grid.schedule)

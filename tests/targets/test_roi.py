@@ -80,3 +80,13 @@ def test_an_image_that_is_not_there_is_a_fault():
     values["x2"][3] = 2
     with pytest.raises(RuntimeError, match="kernel fault 1"):
         kernel("4", V4).run(values)
+
+
+def test_an_image_of_one_immediate():
+    def body(boxes, batch):
+        x = ir.build("ai.full", value=2.5, shape=(1, 1, 1, 1), dtype="float32")
+        return ir.build("ai.roi_align", x, boxes, batch, output=(2, 3), ratio=2)
+
+    program = program_of([tensor("r,4"), tensor("r", "int64")], body)
+    made = Kernel(program, V4, special_roi.schedule)
+    agrees(made, {"x0": BOXES.astype(np.float32), "x1": np.zeros(len(BOXES), np.int64)})

@@ -35,9 +35,14 @@ def sampler(region: Region, name: str) -> Operation:
 
 
 def read_block(region: Region, value: Value) -> int:
-    """Channels that lie side by side in the buffer that the value comes from; 0 of plain ones."""
+    """Channels that lie side by side in the buffer that the value comes from; 0 of plain ones, and
+    of an immediate, which comes from none.
+    """
     while value not in region.arguments:
-        value = value.owner.operation.operands[0]
+        operation = value.owner.operation
+        if operation.name == "ai.full":
+            return 0
+        value = operation.operands[0]
     return _block(value)
 
 
