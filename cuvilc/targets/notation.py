@@ -292,12 +292,9 @@ class Notation(Math, Narrow):
         if isinstance(b, (int, tirx.IntImm)):
             return b
         b = self.let(b)
-        zero = tirx.EQ(b, const(0, _dtype(b)))
-        if self.builder.varies(zero):
-            self.builder.fault_lanes(zero, FAULTS["divide"])
-        else:
-            self.fault_unless(tirx.Not(zero), "divide")
-        return tirx.Select(tirx.NE(b, const(0, _dtype(b))), b, const(1, _dtype(b)))
+        nonzero = tirx.NE(b, const(0, _dtype(b)))
+        self.fault_unless(nonzero, "divide")
+        return tirx.Select(nonzero, b, const(1, _dtype(b)))
 
     def max(self, a: Any, b: Any) -> Any:
         """NaN if either is NaN."""
