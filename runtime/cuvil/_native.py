@@ -153,7 +153,8 @@ LATER = {
 class _Names:
     """Under which names files are loaded. The dynamic linker knows a library by its name as long as
     anybody uses it, also when another file lies there by then, such as a package that was built
-    again; `/.` makes another name for the same place. A file that is loaded twice is mapped once.
+    again; `/.` makes another name for the same place. A file that is loaded twice is mapped once,
+    and has one name: else the linker would know it by a second one that is free here.
     """
 
     def __init__(self) -> None:
@@ -174,10 +175,14 @@ class _Names:
         file = (status.st_dev, status.st_ino)  # not used again while the old file is mapped
         name, folder = str(path), str(path.parent)
         with self._lock:
-            while (held := self._used.get(name)) and held[0] != file:
+            for known, (of, libraries) in self._used.items():
+                if of == file:
+                    self._used[known] = (file, libraries + 1)
+                    return known
+            while name in self._used:
                 folder += "/."
                 name = f"{folder}/{path.name}"
-            self._used[name] = (file, held[1] + 1 if held else 1)
+            self._used[name] = (file, 1)
         return name
 
     def give(self, name: str) -> None:

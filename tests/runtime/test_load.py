@@ -281,6 +281,21 @@ def test_a_package_that_was_built_again_is_loaded_anew(make):
     assert cuvil.load(place)(np.zeros((2, 5), np.float32)).y.shape == (2, 7)
 
 
+def test_a_package_that_is_built_again_and_again_is_loaded_anew(make):
+    """Where each model replaces the one before, which then is free: names come into use again."""
+    x, held = np.ones(3, np.float32), []
+    place = make(fake_models.mlp())
+    for number in range(6):
+        shutil.rmtree(place)
+        make((fake_models.mlp, fake_models.branch)[number % 2]()).rename(place)
+        for _ in range(2):
+            held = [cuvil.load(place)]  # while it is loaded, the one before is still there
+            if number % 2:
+                assert np.array_equal(held[0](np.array(True), x, x), x)
+            else:
+                assert held[0](np.zeros((2, 5), np.float32)).y.shape == (2, 7)
+
+
 def test_import_takes_numpy_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import numpy; before = set(sys.modules);"
