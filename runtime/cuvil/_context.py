@@ -36,10 +36,11 @@ class _Argument:
             tensor.data = array.__array_interface__["data"][0]
         if shape == self._shape:
             return False
-        self._shape = shape
+        self._shape = None  # Ctrl-C may come in between
         tensor.rank = len(shape)
         if len(shape) <= _native.MAX_RANK:  # beyond, the library refuses the rank
             tensor.dims[: len(shape)] = shape
+        self._shape = shape
         return True
 
 
@@ -67,7 +68,11 @@ class Context:
         self._outputs = [_Argument(port, i) for i, port in enumerate(outputs)]
         # Of each output for the inputs' present shapes; None: only a run can tell it.
         self._sizes: list[tuple[int, ...] | None] | None = None
-        self._quick = _quick.make(library, self.handle, inputs, outputs)
+        try:
+            self._quick = _quick.make(library, self.handle, inputs, outputs)
+        except BaseException:  # Ctrl-C, say
+            library.context_destroy(self.handle)
+            raise
 
     def run(
         self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None
@@ -82,16 +87,16 @@ class Context:
         if out is not None:
             check_names(self._ports[1], out, "output", library.place)
         arrays = input_arrays(self._ports[0], feeds, library.place)  # alive until the run is over
+        known, self._sizes = self._sizes, None  # which a run that ends early leaves unknown
         for i, argument in enumerate(self._inputs):
             if argument.describe(arrays[i]):
-                self._sizes = None
+                known = None
             if status := library.set_input(handle, argument.number, argument.reference):
-                self._sizes = None
                 help = argument.port.reshaping(arrays[i].shape)
                 argument.port.fail(f"CUV{status}", library.message(), help)
         results: dict[str, np.ndarray] = {}
         late = []  # outputs that only the run gives memory
-        known = self._sizes or self._infer()
+        self._sizes = known = known or self._infer()
         for i, argument in enumerate(self._outputs):
             port, sizes = argument.port, known[i]
             reference: Any = argument.reference
@@ -118,8 +123,7 @@ class Context:
         self._library.check(self._library.infer_shapes(self.handle))
         tensors = [self._get(argument) for argument in self._outputs]
         found = [tuple(tensor.dims[: tensor.rank]) for tensor in tensors]
-        self._sizes = [None if -1 in dims else dims for dims in found]
-        return self._sizes
+        return [None if -1 in dims else dims for dims in found]
 
     def _get(self, argument: _Argument) -> Tensor:
         tensor = Tensor()
