@@ -58,12 +58,13 @@ def to_dot(array: np.ndarray, layout: str) -> np.ndarray:
     if array.ndim == 2:
         lines = np.moveaxis(array, axis, 0)  # [outputs, steps]
     else:
-        lines = np.moveaxis(array, 1, -1).reshape(array.shape[0], *array.shape[2:-1], -1)
+        steps = array.shape[1] * array.shape[-1]
+        lines = np.moveaxis(array, 1, -1).reshape(array.shape[0], *array.shape[2:-1], steps)
     outputs, steps = lines.shape[0], lines.shape[-1]
     widths = [(0, -outputs % block), *[(0, 0)] * (lines.ndim - 2), (0, -steps % group)]
     lines = np.pad(lines, widths)
     rows = lines.shape[1:-1]
-    cut = lines.reshape(-1, block, *rows, lines.shape[-1] // group, group)
+    cut = lines.reshape(len(lines) // block, block, *rows, lines.shape[-1] // group, group)
     return np.ascontiguousarray(np.moveaxis(cut, 1, -2))
 
 
@@ -71,7 +72,8 @@ def from_dot(array: np.ndarray, layout: str, shape: tuple[int, ...]) -> np.ndarr
     """Inverse of to_dot: the array of `shape`."""
     axis, _, _ = dot_parts(layout)
     cut = np.moveaxis(array, -2, 1)
-    lines = cut.reshape(cut.shape[0] * cut.shape[1], *cut.shape[2:-2], -1)
+    steps = cut.shape[-2] * cut.shape[-1]
+    lines = cut.reshape(cut.shape[0] * cut.shape[1], *cut.shape[2:-2], steps)
     if len(shape) == 2:
         return np.moveaxis(lines[: shape[axis], : shape[1 - axis]], 0, axis)
     lines = lines[: shape[0], ..., : shape[-1] * shape[1]]

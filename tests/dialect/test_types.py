@@ -51,6 +51,20 @@ def test_packed_weights_round_trip(outs, ins, size, layout):
     assert packed.sum() == pytest.approx(w.sum())  # the filled-up tail is zeros
 
 
+@given(
+    st.integers(0, 70),
+    st.integers(0, 5),
+    st.integers(1, 4),
+    st.sampled_from(["dot0_32x2", "dot0_32x4"]),
+)
+def test_weights_in_groups_round_trip(outs, ins, size, layout):
+    w = np.random.default_rng(0).standard_normal((outs, ins, size, size))
+    for held in (w, w[:, :, 0, 0]):
+        packed = to_layout(held, layout)
+        assert packed.shape == TensorType(held.shape, "float64", layout).physical_shape
+        assert np.array_equal(from_layout(packed, layout, held.shape), held)
+
+
 @given(st.integers(1, 40), st.integers(1, 70))
 def test_packed_matrix_columns(rows, columns):
     b = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)

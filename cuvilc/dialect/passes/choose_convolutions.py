@@ -110,6 +110,8 @@ def cheapest(
     """The tile for inputs [N, h, w] and results [h, w] of these sizes. Raises Miss."""
     direct = direct_cost(context, channels, outputs, sizes, counts, pads, stride)
     direct *= _BF16 if context.precision == "bf16" else 1
+    if direct == 0:
+        raise Miss("nothing to compute")
     every = {t: tile_cost(context, channels, outputs, sizes[0], counts, t, stride) for t in TILES}
     precise = {t: cost for t, cost in every.items() if error_bound(t, channels) <= MOST_ERROR}
     if not precise:

@@ -116,6 +116,7 @@ def test_bfloat16_must_be_beaten() -> None:
         ({"groups": 2}, {}, "2 groups"),
         ({"channels": 8}, {}, "8 input channels do not fill a block of 16"),
         ({"size": "1,1"}, {}, "of the direct convolution's time"),
+        ({"outputs": 0}, {}, "nothing to compute"),
         ({"channels": 20_000, "outputs": 8}, {}, "would lose too many digits"),
         ({}, {"math_exact": True}, "--math exact keeps the sums of the definition"),
         ({}, {"prefer": "size"}, "--prefer size keeps no second form of the weights"),
