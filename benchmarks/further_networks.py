@@ -57,6 +57,12 @@ def text(
     return Network(Positional(model, list(inputs), [output], **(options or {})), inputs, [output])
 
 
+def decoder(kind: str, **config: Any) -> Network:
+    """A small language model of decoder blocks, without a cache."""
+    sizes = {"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 8000}
+    return text(kind, output="logits", options={"use_cache": False}, **sizes, **config)
+
+
 def _config(kind: str, **config: Any) -> Any:
     """The configuration of a model class, which names it."""
     import transformers
@@ -309,28 +315,15 @@ FURTHER: dict[str, Callable[[], Network]] = {
     ),
     "clip_text": lambda: text("CLIPTextModel", 77),
     "bart": bart,
-    "qwen2": lambda: text(
-        "Qwen2ForCausalLM",
-        output="logits",
-        options={"use_cache": False},
-        hidden_size=512,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        intermediate_size=1408,
-        vocab_size=8000,
+    "qwen2": lambda: decoder(
+        "Qwen2ForCausalLM", num_hidden_layers=8, num_key_value_heads=2, intermediate_size=1408
     ),
-    "gemma": lambda: text(
+    "gemma": lambda: decoder(
         "GemmaForCausalLM",
-        output="logits",
-        options={"use_cache": False},
-        hidden_size=512,
         num_hidden_layers=6,
-        num_attention_heads=8,
         num_key_value_heads=1,
         head_dim=64,
         intermediate_size=2048,
-        vocab_size=8000,
     ),
     "mamba": lambda: text(
         "MambaModel",

@@ -122,18 +122,15 @@ class _Blocker:
     def conv_fits(self, operation: Operation) -> bool:
         """Constant float32 weights, two spatial axes, and channels that fill blocks."""
         x, w = (ir.type_of(v) for v in list(operation.operands)[:2])
-        block, groups = self.context.channel_block, ir.attrs(operation)["groups"]
+        groups = ir.attrs(operation)["groups"]
         known = w.is_static and isinstance(x.shape[1], int)
         if x.rank != 4 or x.dtype != "float32" or not known:
             return False
         if self.program.weight_array(operation.operands[1]) is None:
             return False
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
-        if groups == 1:
-            return True
-        if per_group == 1 and groups == out:
-            return True
-        return per_group % block == 0 and (out // groups) % block == 0
+        depthwise = per_group == 1 and groups == out
+        return depthwise or self.context.fills_blocks(out, per_group, groups)
 
     def integer_conv_fits(self, operation: Operation) -> bool:
         """Constant weights, two spatial axes; plain sums whose groups fill blocks, or centred ones
@@ -152,8 +149,7 @@ class _Blocker:
         out, per_group = int(w.shape[0]), int(w.shape[1])  # type: ignore[arg-type]
         if attrs["dilations"][1] != 1 and per_group % _DOTS[operation.name][0]:
             return False
-        groups, block = attrs["groups"], self.context.channel_block
-        return groups == 1 or (per_group % block == 0 and (out // groups) % block == 0)
+        return self.context.fills_blocks(out, per_group, attrs["groups"])
 
     def conv(self, operation: Operation) -> None:
         x, w, *bias = operation.operands
@@ -249,19 +245,20 @@ def _share_tables(program: Program, body: object, layout: str) -> None:
     """Let tables of embeddings that a product reads too, as the head of most language models does,
     be gathered from its panels: a row is then 32 rows' lines, but the package holds it once.
     """
-    packed, gathers = set(), []
-    for operation in ir.walk(body):
-        for value in operation.operands:
-            owner = ir.defining(value)
-            if owner is not None and owner.name == "ai.constant":
-                attrs = ir.attrs(owner)
-                if attrs["layout"] == layout:
-                    packed.add(attrs["key"])
-                elif operation.name == "ai.gather" and ir.type_of(value).rank == 2:
-                    gathers.append((operation, value, attrs))
-    for operation, table, attrs in gathers:
-        rows = ir.attrs(operation)["axis"] == 0 and table == operation.operands[0]
-        if rows and not attrs["layout"] and attrs["key"] in packed:
+    operations = list(ir.walk(body))
+    gathers = [o for o in operations if o.name == "ai.gather" and ir.attrs(o)["axis"] == 0]
+    if not gathers:
+        return
+    owners = [owner for o in operations for v in o.operands if (owner := ir.defining(v))]
+    held = [ir.attrs(owner) for owner in owners if owner.name == "ai.constant"]
+    packed = {attrs["key"] for attrs in held if attrs["layout"] == layout}
+    for operation in gathers:
+        table = operation.operands[0]
+        owner = ir.defining(table)
+        if owner is None or owner.name != "ai.constant" or ir.type_of(table).rank != 2:
+            continue
+        attrs = ir.attrs(owner)
+        if not attrs["layout"] and attrs["key"] in packed:
             with ir.before(operation):
                 operation.operands[0] = relayout_constant(program, table, layout)
 

@@ -68,6 +68,13 @@ class PassContext:
     progress: Callable[[int, int, str], None] | None = None
     _seen: set[Missed] = field(default_factory=set, repr=False)
 
+    def fills_blocks(self, outputs: int, channels: int, groups: int) -> bool:
+        """Whether a convolution's groups, of `channels` inputs each, are whole blocks of channels;
+        a single group need not be.
+        """
+        block = self.channel_block
+        return groups == 1 or (channels % block == 0 and outputs // groups % block == 0)
+
     def miss(self, rule: str, operation: ir.Operation, why: str) -> None:
         """Record a refusal once."""
         missed = Missed(rule, ir.source_name(operation) or operation.name, why)

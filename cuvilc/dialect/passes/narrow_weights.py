@@ -25,7 +25,7 @@ def run(program: Program, context: PassContext) -> None:
     if context.precision != "bf16":
         return
     with program:
-        narrow = _Narrow(context.channel_block)
+        narrow = _Narrow(context)
         rules: Rules = {
             "ai.matmul": (narrow.narrow_product,),
             "ai.conv": (narrow.narrow_convolution,),
@@ -39,8 +39,8 @@ class _Narrow:
     however many products read it.
     """
 
-    def __init__(self, block: int) -> None:
-        self.block = block  # channels
+    def __init__(self, context: PassContext) -> None:
+        self.context = context
         self.made: dict[tuple[Value, bool], Value] = {}
 
     def narrow_product(self, g: Graph, node: Node) -> Any:
@@ -58,9 +58,9 @@ class _Narrow:
         x, w, *bias = node.operands
         if g.type(x).dtype != "float32" or not g.is_weight(w):
             return None
-        groups, (outputs, channels) = node.attr("groups"), g.type(w).shape[:2]
-        whole = outputs % (groups * self.block) == 0 and channels % self.block == 0
-        if (groups != 1 and not whole) or g.type(x).rank != 4:
+        sizes: Any = g.type(w).shape  # of a weight, so known
+        whole = self.context.fills_blocks(sizes[0], sizes[1], node.attr("groups"))
+        if not whole or g.type(x).rank != 4:
             raise Miss("groups of channels that fill no blocks, or not two spatial axes")
         if node.attr("dilations")[1] != 1 and g.type(w).shape[1] % 2:
             raise Miss("dilated taps of an odd number of channels")

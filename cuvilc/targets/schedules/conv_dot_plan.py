@@ -11,7 +11,7 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, Dots
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules import conv_plan
-from cuvilc.targets.schedules.conv_plan import USUAL_WIDTH, check_places
+from cuvilc.targets.schedules.conv_plan import USUAL_WIDTH, blocks_of_unit, check_places
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
 from cuvilc.targets.schedules.dot_tile import dot_rows
 from cuvilc.targets.schedules.gemm_dot import kind_of
@@ -91,8 +91,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         height, width = width, height
     if width.dilation != 1 and channels % dots.group:
         raise Miss("dilated taps of channels that are not whole groups")
-    pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
-    unit_blocks = 2 if pairs and chip.lanes * 2 >= PANEL else 1
+    unit_blocks = blocks_of_unit(outputs, groups, chip)
     plan = Plan(
         anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
         unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK), dots=dots, turned=turned,

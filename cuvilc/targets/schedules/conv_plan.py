@@ -76,6 +76,12 @@ class Plan(ChannelUnits):
         return taps * (2 * self.outputs * self.channels) * self.images
 
 
+def blocks_of_unit(outputs: int, groups: int, chip: Chip) -> int:
+    """Two where two vectors hold them, and the output channels of a group are whole pairs."""
+    pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
+    return 2 if pairs and chip.lanes * 2 >= PANEL else 1
+
+
 def tile_width(outputs: int, blocks: int) -> int:
     """Channels of a register tile. Two short vectors take no longer than a long one that is half
     empty, and on many chips half as long.
@@ -97,8 +103,7 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         raise Miss(f"weights in layout {w.layout or 'row-major'}")
     if groups > 1 and (channels % BLOCK or (outputs // groups) % BLOCK):
         raise Miss(f"{groups} groups of {channels} channels")
-    pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
-    unit_blocks = 2 if pairs and chip.lanes * 2 >= PANEL else 1
+    unit_blocks = blocks_of_unit(outputs, groups, chip)
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
     plan = Plan(
         anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),

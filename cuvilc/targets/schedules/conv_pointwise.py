@@ -30,7 +30,7 @@ def schedule(region: Region, chip: Chip, name: str, plan: Plan) -> Scheduled:
 # Planes of channels this far apart share one set of the caches, so a tile's pixels are in none when
 # the next tile of outputs wants them, and lie too far apart for the hardware's prefetchers. They
 # are fetched so many blocks of channels ahead: one is as long as a fetch from the second level.
-_ALIAS_BYTES, _AHEAD = 4096, 4
+_AHEAD = 4
 
 
 class _Pixels:
@@ -41,7 +41,7 @@ class _Pixels:
         pixels = plan.height.size * plan.width.size
         self._fetches = (
             isinstance(pixels, int)
-            and pixels * BLOCK * 4 % _ALIAS_BYTES == 0
+            and gemm_plan.aliases(pixels * BLOCK * 4)
             and pixels * plan.channels * 4 > chip.l2_bytes
         )
         self._buffer = emitter.argument(plan.anchor.operands[0])

@@ -194,8 +194,12 @@ def rows_that_stay(full: int, k: Dim, item_bytes: int) -> int:
     """Rows of a tile, of `full` at most, whose lines of A are in the L1 cache together. Of eight
     rows a tile still hides the latency of its sums; packing a task's rows would take 5 % of it.
     """
-    aliases = isinstance(k, int) and k > 0 and item_bytes * k % _ALIAS_BYTES == 0
-    return min(full, _WAYS) if aliases else full
+    return min(full, _WAYS) if aliases(k * item_bytes) else full
+
+
+def aliases(distance: Dim) -> bool:
+    """Whether what lies so many bytes apart, again and again, shares one set of the L1 cache."""
+    return isinstance(distance, int) and distance > 0 and distance % _ALIAS_BYTES == 0
 
 
 def _wide(chip: Chip, m: int, n: Dim) -> int:
