@@ -11,7 +11,17 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.ops.rnn import ACTIVATIONS
 from cuvilc.targets.schedules import rnn
 from tests.dialect.ops.one_op import build
-from tests.targets.kernel_harness import V3, V4, check, compare, program_of, tensor
+from tests.targets.kernel_harness import (
+    V3,
+    V4,
+    Kernel,
+    Launch,
+    check,
+    compare,
+    program_of,
+    random_feeds,
+    tensor,
+)
 from tests.targets.samples import check_sample, on_chips, on_samples
 
 GATES = {"ai.lstm": 4, "ai.gru": 3, "ai.rnn": 1}
@@ -171,6 +181,14 @@ def test_open_batches_go_together_where_there_are_enough(name, direction, chip):
     program = program_of(types, lambda *a: ir.build(name, *a, **attrs))
     sizes = [{"t": t, "b": b} for t, b in ((5, 1), (5, 3), (3, 4), (4, 4), (0, 9), (5, 9))]
     check(program, chip, rnn.schedule, sizes)
+
+
+def test_work_of_an_open_batch_lies_evenly_among_the_tasks():
+    program = program_of(_types("ai.lstm", 18, 11), lambda *a: ir.build("ai.lstm", *a, hidden=18))
+    launch = Launch(Kernel(program, V4, rnn.schedule), random_feeds(program, {"t": 5, "b": 16}))
+    launch(0, launch.tasks // 2)
+    done = ~np.isnan(launch.results()[0]).any(axis=(0, 1, 3))
+    assert done.tolist() == [True] * 8 + [False] * 8
 
 
 def test_rows_with_lengths_stay_apart():

@@ -92,12 +92,15 @@ class Tiled(Layer):
         self._run(*split(self.emitter, t, -(-self.batch // self.rows)))
 
     def task_of_row(self, t: Any) -> None:
-        """A task for each row, as Layer has them: the first ones have work."""
-        b = self.b
-        blocks = b.let(self.k.floordiv(self.batch + (self.rows - 1), self.rows))
+        """A task for each row, as Layer has them; those with work lie evenly among them, for
+        threads take neighbouring tasks together.
+        """
+        b, k = self.b, self.k
+        blocks = b.let(k.floordiv(self.batch + (self.rows - 1), self.rows))
         row, direction = split(self.emitter, t, self.batch)
-        with b.when(row < blocks):
-            self._run(row, direction)
+        block = b.let(k.floordiv(row * blocks, self.batch))
+        with b.when(block < k.floordiv((row + 1) * blocks, self.batch)):
+            self._run(block, direction)
 
     def enough(self) -> Any:
         """Whether so many rows and steps are there."""
