@@ -100,11 +100,12 @@ def test_group_and_instance(shape, chip):
     )
 
 
+@pytest.mark.parametrize("name", ["ai.softmax", "ai.log_softmax"])
 @pytest.mark.parametrize("axis", [0, 1])
 @on_chips
-def test_softmax_across(axis, chip):
+def test_softmax_across(name, axis, chip):
     program = program_of(
-        [tensor("n,7,m")], lambda x: ir.build("ai.softmax", ir.build("ai.relu", x), axis=axis)
+        [tensor("n,7,m")], lambda x: ir.build(name, ir.build("ai.relu", x), axis=axis)
     )
     check(program, chip, rows.schedule, [{"n": 3, "m": m} for m in (1, 16, 35)])
 
@@ -114,8 +115,12 @@ def test_special_values():
     x[0, 3], x[1, :], x[2, 5], x[3, 1:] = np.nan, -np.inf, np.inf, -np.inf
     x[4] = 1e30
     for name in ("ai.softmax", "ai.log_softmax"):
-        program = program_of([tensor("6,40")], lambda x, name=name: ir.build(name, x, axis=1))
-        compare(program, {"x0": x}, V4, rows.schedule)
+        for axis, values in ((1, x), (0, x.T.copy())):
+            shape = ",".join(map(str, values.shape))
+            program = program_of(
+                [tensor(shape)], lambda x, name=name, axis=axis: ir.build(name, x, axis=axis)
+            )
+            compare(program, {"x0": values}, V4, rows.schedule)
 
 
 def test_epilogue_that_moves_elements_is_refused():

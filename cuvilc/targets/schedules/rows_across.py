@@ -28,22 +28,27 @@ def _build(region: Region, anchor: Any, name: str, width: int) -> Scheduled:
     axis = ir.attrs(anchor)["axis"]
     outer = [j for j in range(len(shape) - 1) if j != axis]
     tasks = product([shape[j] for j in outer])
+    kept, dtype = anchor.name != "ai.log_softmax", emitter.accessor(anchor.operands[0]).dtype
     if not (isinstance(product(shape), int) and product(shape) == 0):
         b = emitter.builder
         with b.tasks() as t:
             digits = [Digit(j, shape[j]) for j in outer]
             values = outer_values(emitter, digits, range(len(outer)), t)
             fixed = {j: values[n] for n, j in enumerate(outer)}
+            powers = b.scratch(shape[axis] * width, dtype) if kept else None
 
             def column(i: Any, place: Place) -> None:
-                _column(emitter, anchor, axis, {**fixed, len(shape) - 1: i})
+                at = (powers, width, place.lane) if kept else None
+                _column(emitter, anchor, axis, {**fixed, len(shape) - 1: i}, at)
 
             sweep(emitter, 0, b.scalar(shape[-1]), width, 1, column)
     return emitter.finish("rows-across", tasks, product(shape) * (len(region.operations) + 8))
 
 
-def _column(emitter: Emitter, anchor: Any, axis: int, fixed: dict[int, Any]) -> None:
-    """One row, or in a vectorised loop as many as lanes."""
+def _column(emitter: Emitter, anchor: Any, axis: int, fixed: dict[int, Any], kept: Any) -> None:
+    """One row, or in a vectorised loop as many as lanes. kept: where a softmax puts its powers, so
+    that each is computed once: a buffer, elements between a row's, and the lane.
+    """
     b, k = emitter.builder, emitter.k
     x = emitter.accessor(anchor.operands[0])
     extent = x.shape[axis]
@@ -56,13 +61,17 @@ def _column(emitter: Emitter, anchor: Any, axis: int, fixed: dict[int, Any]) -> 
     with b.loop(extent) as r:
         top.set(combine(k, "max", top.get(), x[at(r)], exact=False))
     with b.loop(extent) as r:
-        total.set(total.get() + k.exp_below(x[at(r)] - top.get()))
+        power = b.let(k.exp_below(x[at(r)] - top.get()))
+        if kept:
+            b.store(kept[0], r * kept[1] + kept[2], power)
+        total.set(total.get() + power)
     logarithm = anchor.name == "ai.log_softmax"
     shift = b.let(k.log(total.get())) if logarithm else b.let(const(1.0, dtype) / total.get())
 
     def value(index: tuple[Any, ...]) -> Any:
-        below = x[index] - top.get()
-        return below - shift if logarithm else k.exp_below(below) * shift
+        if logarithm:
+            return x[index] - top.get() - shift
+        return b.load(kept[0], index[axis] * kept[1] + kept[2]) * shift
 
     emitter.define(anchor.results[0], lambda index: k.let(value(index)))
     with b.loop(extent) as r:
