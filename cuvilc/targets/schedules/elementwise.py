@@ -4,7 +4,8 @@ The loops are the digits that elementwise_access finds: as few as the accesses a
 vectorised. Where conditions (of concat, pad, slices) depend on a digit, its range is cut at their
 limits: for an outer digit into pieces with tasks of their own, for the innermost into consecutive
 loops. A task is about 16 KiB of output. A result whose innermost axis is strided in an operand goes
-through tiles (transpose.py).
+through tiles (transpose.py), or where that axis is short through shuffles
+(elementwise_interleave.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv, product
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
-from cuvilc.targets.schedules import transpose
+from cuvilc.targets.schedules import elementwise_interleave, transpose
 from cuvilc.targets.schedules.elementwise_access import (
     Define,
     Digit,
@@ -154,7 +155,7 @@ def _emit(emitter: Emitter, pieces: list[Piece], chip: Chip, vector: bool) -> Di
     """All pieces, each when its tasks come; returns the number of tasks."""
     b = emitter.builder
     total: Dim = 0
-    counts = [_tasks(p, chip) for p in pieces]
+    counts = [_tasks(p, emitter.region, chip) for p in pieces]
     with b.tasks() as t:
         for piece, count in zip(pieces, counts, strict=True):
             first = b.scalar(total)
@@ -182,9 +183,11 @@ def _rows_a_task(piece: Piece) -> tuple[Dim, int, int]:
     return rows, max(1, grain // max(inner, 1)) if isinstance(inner, int) else 1, 0
 
 
-def _tasks(piece: Piece, chip: Chip) -> Dim:
+def _tasks(piece: Piece, region: Region, chip: Chip) -> Dim:
     if transpose.suits(piece):
         return transpose.tasks(piece, chip)
+    if elementwise_interleave.suits(piece):
+        return elementwise_interleave.tasks(piece, region, chip)
     rows, together, chunk = _rows_a_task(piece)
     if chunk:
         return rows * ceildiv(piece.digits[piece.loops[-1]].extent, chunk)
@@ -194,6 +197,9 @@ def _tasks(piece: Piece, chip: Chip) -> Dim:
 def _emit_piece(emitter: Emitter, piece: Piece, t: Any, chip: Chip, vector: bool) -> None:
     if transpose.suits(piece):
         transpose.emit(emitter, piece, t, chip, vector, outer_values)
+        return
+    if elementwise_interleave.suits(piece):
+        elementwise_interleave.emit(emitter, piece, t, chip, vector, outer_values)
         return
     b = emitter.builder
     rows, together, chunk = _rows_a_task(piece)

@@ -8,7 +8,7 @@ reads that. A region that only moves elements transposes straight into its resul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from tvm import tirx
 
 from cuvilc.dialect.dims import Dim, ceildiv, product
+from cuvilc.dialect.types import item_bytes
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules.elementwise_access import Access, logical_index
@@ -24,6 +25,8 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const, 
 
 _TASK_ELEMENTS = 4096
 _LEAST = 8  # shorter loops are not worth tiles
+_LINE_BYTES = 64
+_WORTH = 4  # a square is worth moving back if more than this part of it is new
 
 
 class TileBuilder(KernelBuilder):
@@ -130,45 +133,68 @@ def suits(piece: Any) -> bool:
 
 
 def tasks(piece: Any, chip: Chip) -> Dim:
-    """A task is a strip: a vector's lanes along `o`, along the innermost loop everything, or of a
+    """A task is a strip: a square's side along `o`, along the innermost loop everything, or of a
     long one a part.
     """
     tiling = _tiling(piece)
     assert tiling is not None
     rest = product([piece.digits[n].extent for n in tiling.others])
-    inner = piece.digits[tiling.inner].extent
-    return rest * ceildiv(piece.digits[tiling.o].extent, chip.lanes) * _parts(inner, chip)
+    along, inner = (piece.digits[n].extent for n in (tiling.o, tiling.inner))
+    n = _side(piece, tiling, chip)
+    return rest * ceildiv(along, n) * _parts(inner, n)
 
 
-def _parts(inner: Dim, chip: Chip) -> int:
+def _side(piece: Any, tiling: _Tiling, chip: Chip) -> int:
+    """Of the squares: a vector's lanes, or half of them where a loop is shorter; of wide elements
+    as many as a cache line holds.
+    """
+    loads = [a for a in piece.report.accesses if not a.is_store]
+    most = _LINE_BYTES // max(item_bytes(loads[n].dtype) for n in tiling.strided)
+    extents = (piece.digits[n].extent for n in (tiling.o, tiling.inner))
+    short = any(isinstance(d, int) and d < chip.lanes for d in extents)
+    return max(min(chip.lanes // 2 if short else chip.lanes, most), 1)
+
+
+def _parts(inner: Dim, n: int) -> int:
     """Of how many parts a strip is; each has whole squares, but for the last."""
-    return max(inner // _part(chip), 1) if isinstance(inner, int) else 1
+    return max(inner // _part(n), 1) if isinstance(inner, int) else 1
 
 
-def _part(chip: Chip) -> int:
-    return max(_TASK_ELEMENTS // chip.lanes // chip.lanes, 1) * chip.lanes
+def _part(n: int) -> int:
+    return max(_TASK_ELEMENTS // n // n, 1) * n
+
+
+def _moves_back(b: KernelBuilder, extent: Dim, n: int) -> bool:
+    """Whether what whole squares leave of a loop is worth one that overlaps them."""
+    rest = extent % n if isinstance(extent, int) and extent >= n and not b.in_place else 0
+    return rest * _WORTH > n
 
 
 def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_values: Any) -> None:
     """The loops of one task."""
     tiling = _tiling(piece)
     assert tiling is not None
-    b, k, n = emitter.builder, emitter.k, chip.lanes
+    b, k = emitter.builder, emitter.k
     assert isinstance(b, TileBuilder)
     b.decisions = piece.report.decisions
     along = piece.digits[tiling.o].extent
+    n = _side(piece, tiling, chip)
     strips = b.scalar(ceildiv(along, n))
     inner = b.scalar(piece.digits[tiling.inner].extent)
     begin: Any = 0
     length = inner
-    parts = _parts(inner, chip)
+    parts = _parts(inner, n)
     if parts > 1:
-        begin = b.let(k.mod(t, parts) * _part(chip))
-        last = tirx.EQ(begin, const((parts - 1) * _part(chip)))
-        length = b.let(tirx.Select(last, inner - begin, const(_part(chip))))
+        begin = b.let(k.mod(t, parts) * _part(n))
+        last = tirx.EQ(begin, const((parts - 1) * _part(n)))
+        length = b.let(tirx.Select(last, inner - begin, const(_part(n))))
         t = b.let(k.floordiv(t, parts))
     values = outer_values(emitter, piece.digits, tiling.others, b.let(k.floordiv(t, strips)))
     first = b.let(k.mod(t, strips) * n)
+    # A square that holds enough is moved back to be whole, also over another task's: both write
+    # the same bits.
+    if vector and _moves_back(b, along, n):
+        first = b.let(tirx.min(as_expr(first), const(along - n)))
     count = b.let(tirx.min(as_expr(b.scalar(along)) - first, const(n)))
     squares = length // n if isinstance(length, int) else b.let(tirx.floordiv(length, const(n)))
 
@@ -190,7 +216,13 @@ def emit(emitter: Emitter, piece: Any, t: Any, chip: Chip, vector: bool, outer_v
         with b.loop(squares) as tile:
             _tile(emitter, tiling, n, index, first, b.let(tile * n + begin))
         emitter.forget()
-        scalar(squares * n)
+        left = length - squares * n
+        if _moves_back(b, inner, n):
+            with b.when(as_expr(left) > const(0)):
+                _tile(emitter, tiling, n, index, first, b.let(as_expr(begin + length - n)))
+            emitter.forget()
+        else:
+            scalar(squares * n)
     with b.otherwise():
         emitter.forget()
         scalar(0)
@@ -207,23 +239,15 @@ def _tile(emitter: Emitter, tiling: _Tiling, n: int, index: Any, o: Any, i: Any)
     assert [buffer.name for buffer, _ in corner] == tiling.buffers, "not what the dry run loaded"
     b.replace(None)
     emitter.forget()
-    stepped = _stepped(emitter, index, o, i + 1)
-    squares: dict[int, Callable[[], Any]] = {}
+    stepped = _loads(emitter, index, o, i + 1)
     moved = len(value) == 1 and len(corner) == 1 and is_load(value[0])
     if moved and value[0].source.same_as(corner[0][0]) and _same_bits(emitter):
         _straight(emitter, n, corner[0], stepped[0], index, o, i)
         return
-    lanes: dict[str, Any] = {}
-    for number in tiling.strided:
-        buffer, first = corner[number]
-        square = b.local(n * n, str(buffer.dtype))
-        transpose_block(
-            b, n, (buffer, first, stepped[number][1] - first), (square, const(0), const(n))
-        )
-        squares[number] = partial(_element, square, n, lanes)
-    with b.loop(n) as lanes["o"], b.loop(n, "vectorized") as lanes["i"]:
-        b.replace(squares)
-        emitter.store_all(index(o + lanes["o"], i + lanes["i"]))
+    at = squares(emitter, n, tiling.strided, b.decisions, index, o, i)
+    with b.loop(n) as row, b.loop(n, "vectorized") as lane:
+        b.replace(at(row, lane))
+        emitter.store_all(index(o + row, i + lane))
         b.replace(None)
     emitter.forget()
 
@@ -232,8 +256,33 @@ def _element(square: Buffer, n: int, lanes: dict[str, Any]) -> Any:
     return tirx.BufferLoad(square, [lanes["o"] * n + lanes["i"]])
 
 
-def _stepped(emitter: Emitter, index: Any, o: Any, i: Any) -> list[tuple[Buffer, PrimExpr]]:
-    """The loads at another place."""
+def squares(
+    emitter: Emitter, n: int, strided: Sequence[int], decisions: list[bool | None], index: Any,
+    o: Any, i: Any,
+) -> Callable[[Any, Any], dict[int, Callable[[], Any]]]:  # fmt: skip
+    """Transpose what the strided loads read of the square at index(o, i) into local memory.
+
+    Returns what stands for those loads (TileBuilder.replace) at lanes of `o` and of `i`.
+    """
+    b = emitter.builder
+    assert isinstance(b, TileBuilder)
+    b.decisions = decisions
+    emitter.forget()
+    corner, stepped = (_loads(emitter, index, o, at) for at in (i, i + 1))
+    made: dict[int, Buffer] = {}
+    for number in strided:
+        buffer, first = corner[number]
+        made[number] = b.local(n * n, str(buffer.dtype))
+        source = (buffer, first, b.simplify(stepped[number][1] - first))
+        transpose_block(b, n, source, (made[number], const(0), const(n)))
+    return lambda row, lane: {
+        number: partial(_element, square, n, {"o": row, "i": lane})
+        for number, square in made.items()
+    }
+
+
+def _loads(emitter: Emitter, index: Any, o: Any, i: Any) -> list[tuple[Buffer, PrimExpr]]:
+    """Of all results, in order."""
     b = emitter.builder
     assert isinstance(b, TileBuilder)
     noted = b.note()
