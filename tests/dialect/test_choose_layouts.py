@@ -110,6 +110,30 @@ def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> Non
         assert ir.type_of(pool.results[0]).layout == layout
 
 
+@pytest.mark.parametrize(("channels", "layout"), [(32, "NCHW16c"), (20, "")])
+def test_joined_channels(channels: int, layout: str) -> None:
+    """Blocked where the second part begins with a block; both values of it are."""
+    program = Program.create("dense")
+    types = [TensorType((2, channels, 6, 5))]
+    with program:
+        block = define_function(program, "main", types, input_names=("x",), output_names=("y",))
+        with at_end(block):
+            x = build("ai.conv", block.arguments[0], weights(program, channels, channels), **ONES)
+            new = build("ai.conv", x, weights(program, 24, channels), **ONES)
+            joined = build("ai.concat", x, new, axis=1)
+            y = build("ai.conv", joined, weights(program, 16, channels + 24), **ONES)
+        finish_function(block, [y])
+    feeds = {"x": RNG.standard_normal((2, channels, 6, 5), np.float32)}
+    before = interpret(program, feeds)["y"]
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
+    with program:
+        operations = ir.operations(ir.body(program.function("main")))
+        (join,) = [o for o in operations if o.name == "ai.concat"]
+        assert ir.type_of(join.results[0]).layout == layout
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_constant_matrices_are_packed(transposed, dtype):

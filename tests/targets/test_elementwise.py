@@ -402,6 +402,19 @@ def test_concat_of_blocked_channels(channels, chip):
     check(program, chip, elementwise.schedule)
 
 
+@on_chips
+@pytest.mark.parametrize("channels", [(16, 32), (48, 16, 20), (16, 3)])
+def test_concat_that_stays_blocked(channels, chip):
+    """Of the values before and of those after an epilogue, as in a DenseNet."""
+
+    def body(*xs):
+        joined = ir.build("ai.concat", *xs, axis=1)
+        return joined, ir.build("ai.relu", joined)
+
+    types = [tensor(f"n,{c},5,7", layout="NCHW16c") for c in channels]
+    check(program_of(types, body), chip, elementwise.schedule, [{"n": 1}, {"n": 3}])
+
+
 def test_parts_that_begin_with_a_block_are_moved_in_vectors() -> None:
     """Which part a block of channels is of is known for all of its lanes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product as cartesian
 from math import prod
 
@@ -26,7 +27,7 @@ from cuvilc.dialect.ops._rules import (
     replaced,
     spell,
 )
-from cuvilc.dialect.types import DTYPES, TensorType
+from cuvilc.dialect.types import DTYPES, TensorType, channel_block
 
 INJECTIVE = ("injective",)
 
@@ -156,9 +157,23 @@ def _check_slice(axis: int, n: Dim, start: Dim, step: Dim, size: Dim) -> None:
         need_true(maximum(less(size, 1), inside), message)  # nothing is read from an empty slice
 
 
+def _joined_layout(xs: Sequence[TensorType], axis: int) -> str:
+    """The layout of all operands of a concat."""
+    layout = xs[0].layout
+    need(all(t.layout == layout for t in xs), "operands of concat in different layouts")
+    if layout:
+        block = channel_block(layout)
+        whole = all(isinstance(t.shape[1], int) and t.shape[1] % block == 0 for t in xs[:-1])
+        need(axis == 1 and whole, f"concat in layout {layout} other than at whole blocks")
+    return layout
+
+
 @op("ai.concat", traits=INJECTIVE)
 class Concat:
-    """The operands one after the other along `axis`; the other sizes agree."""
+    """The operands one after the other along `axis`; the other sizes agree.
+
+    In a blocked layout, which is then that of all, channels are joined at whole blocks.
+    """
 
     xs: Tensors
     axis: int
@@ -175,7 +190,7 @@ class Concat:
                 if j != axis:
                     need_equal(a, b, f"sizes of axis {j} of concat's operands")
             total = total + t.shape[axis]
-        return TensorType(replaced(first.shape, axis, total), first.dtype)
+        return TensorType(replaced(first.shape, axis, total), first.dtype, _joined_layout(xs, axis))
 
     def reference(xs, *, axis):
         return np.concatenate(xs, axis)

@@ -76,7 +76,7 @@ class _Blocker:
                 self.became(operation, result)
             else:
                 ir.replace(operation, result)
-        elif self.elementwise_fits(operation):
+        elif self.elementwise_fits(operation) or self.concat_fits(operation):
             self.became(operation, self.twin(operation))
 
     def twin(self, operation: Operation) -> Value:
@@ -205,6 +205,16 @@ class _Blocker:
         if not blocked or any(ir.type_of(v).shape[:2] != shape[:2] for v in blocked):
             return False
         return all(v in self.blocked or self.spreads(v) for v in operation.operands)
+
+    def concat_fits(self, operation: Operation) -> bool:
+        """Whether blocked channels are joined at whole blocks."""
+        if operation.name != "ai.concat" or ir.attrs(operation)["axis"] != 1:
+            return False
+        *before, last = operation.operands
+        return last in self.blocked and all(
+            v in self.blocked and int(ir.type_of(v).shape[1]) % self.context.channel_block == 0  # type: ignore[arg-type]
+            for v in before
+        )
 
     def spreads(self, value: Value) -> bool:
         """A constant that varies at most along channels: any layout has their index."""

@@ -132,6 +132,17 @@ def test_refusal(name, operands, attrs, message):
         result_types(f"ai.{name}", [parse_type(t) for t in operands], **attrs)
 
 
+def test_blocked_channels_are_joined_at_whole_blocks():
+    a, b = (TensorType((1, c, 2, 2), layout="NCHW16c") for c in (16, 20))
+    (joined,) = result_types("ai.concat", [a, b], axis=1)
+    assert joined == TensorType((1, 36, 2, 2), layout="NCHW16c")
+    for operands, axis in (([b, a], 1), ([a, a], 2)):
+        with pytest.raises(ShapeError, match="other than at whole blocks"):
+            result_types("ai.concat", operands, axis=axis)
+    with pytest.raises(ShapeError, match="different layouts"):
+        result_types("ai.concat", [a, b.with_(layout="")], axis=1)
+
+
 def test_layouts_of_elementwise_operands_agree():
     a = TensorType((1, 32, 2, 2), layout="NCHW16c")
     with pytest.raises(ShapeError, match=r"layouts \['NCHW16c', 'NCHW8c'\] differ"):
