@@ -1,7 +1,7 @@
 """Convolutions and pools in terms of those that have a schedule: three axes, small groups.
 
 - The taps along the first of three spatial axes become input channels: x [N, C, D, H, W] is laid
-  out as [N·D', C·k, H, W], whose channel c·k + t holds what tap t of a window sees of c. Then one
+  out as [N·D', k·C, H, W], whose channel t·C + c holds what tap t of a window sees of c. Then one
   convolution of two axes sums over all of them.
 - A pool of three axes is one of the last two, then one along the first. (The mean of means is the
   mean: how many cells of a window are inside along one axis does not depend on the others.)
@@ -41,8 +41,8 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
     n, o, *grid = ir.type_of(operation.results[0]).shape
     key = ir.attrs(ir.defining(w)).get("key", "w")
     with ir.before(operation):
-        slices = _taps(_padded(x, attrs), depth, grid[0], attrs)
-        flat = weights.reshape(outputs, channels * depth, *kernel)
+        slices = _taps(_by_depth(x, attrs), depth, grid[0], attrs)
+        flat = weights.swapaxes(1, 2).reshape(outputs, channels * depth, *kernel)
         flat_attrs = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
         y = ir.build("ai.conv", slices, ir.constant(program, flat, key), *bias, **flat_attrs)
         y = ir.build("ai.reshape", y, shape=(n, grid[0], o, *grid[1:]))
@@ -50,28 +50,32 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
     context.apply(RULE)
 
 
-def _padded(x: Value, attrs: dict[str, Any]) -> Value:
-    """x with its padding along the depth."""
+def _by_depth(x: Value, attrs: dict[str, Any]) -> Value:
+    """[N, C, D, H, W] → [N, D, g, C/g, H, W], with its padding along the depth."""
+    n, c, d, h, w = ir.type_of(x).shape
+    groups = attrs["groups"]
+    x = ir.build("ai.transpose", x, perm=(0, 2, 1, 3, 4))
+    x = ir.build("ai.reshape", x, shape=(n, d, groups, c // groups, h, w))
     begin, end = attrs["pads_begin"][0], attrs["pads_end"][0]
     if begin == end == 0:
         return x
-    return ir.build("ai.pad", x, before=(0, 0, begin, 0, 0), after=(0, 0, end, 0, 0))
+    rest = (0,) * 4
+    return ir.build("ai.pad", x, before=(0, begin, *rest), after=(0, end, *rest))
 
 
 def _taps(x: Value, depth: int, count: Dim, attrs: dict[str, Any]) -> Value:
-    """[N, C, D, H, W] → [N·count, C·depth, H, W]."""
-    n, c, _, h, w = ir.type_of(x).shape
+    """[N, D, g, C/g, H, W] → [N·count, depth·C, H, W]: in a group a tap's channels together."""
+    n, _, g, c, h, w = ir.type_of(x).shape
     stride, dilation = attrs["strides"][0], attrs["dilations"][0]
-    parts = []
-    for t in range(depth):
-        part = ir.build(
-            "ai.slice", x, starts=(0, 0, t * dilation, 0, 0), steps=(1, 1, stride, 1, 1),
-            sizes=(n, c, count, h, w),
-        )  # fmt: skip
-        parts.append(ir.build("ai.reshape", part, shape=(n, c, 1, count, h, w)))
-    stacked = parts[0] if depth == 1 else ir.build("ai.concat", *parts, axis=2)
-    stacked = ir.build("ai.transpose", stacked, perm=(0, 3, 1, 2, 4, 5))
-    return ir.build("ai.reshape", stacked, shape=(n * count, c * depth, h, w))
+    parts = [
+        ir.build(
+            "ai.slice", x, starts=(0, t * dilation, 0, 0, 0, 0), steps=(1, stride, 1, 1, 1, 1),
+            sizes=(n, count, g, c, h, w),
+        )
+        for t in range(depth)
+    ]  # fmt: skip
+    stacked = parts[0] if depth == 1 else ir.build("ai.concat", *parts, axis=3)
+    return ir.build("ai.reshape", stacked, shape=(n * count, g * c * depth, h, w))
 
 
 def split_pool(operation: Operation, context: PassContext) -> None:
