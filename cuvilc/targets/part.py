@@ -74,10 +74,14 @@ class PartBuilder(KernelBuilder):
 
     def floats(self, *names: str) -> list[Buffer]:
         """Parameters that are addresses of float32, as flat buffers."""
+        return self.buffers("float32", *names)
+
+    def buffers(self, dtype: str, *names: str) -> list[Buffer]:
+        """Parameters that are addresses, as flat buffers."""
         made = []
         for name in names:
-            pointer = Var(name, PointerType(PrimType("float32")))
-            found = tirx.decl_buffer((1 << 40,), "float32", name=f"{name}_", layout=None)
+            pointer = Var(name, PointerType(PrimType(dtype)))
+            found = tirx.decl_buffer((1 << 40,), dtype, name=f"{name}_", layout=None)
             self._parameters.append(pointer)
             self._head.append(tirx.DeclBuffer(found, data=pointer))
             made.append(found)

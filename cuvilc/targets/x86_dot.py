@@ -1,7 +1,8 @@
 """The functions of schedules/dot_tile.py in x86 instructions.
 
-`cuvil_dot`, uint8 times int8, is exact: one instruction with VNNI. Without, bytes are widened to 16
-bits, where the sum of two products fits 32: pmaddubsw would be shorter but saturates at 16.
+`cuvil_dot`, uint8 times int8, is one instruction with VNNI. Without, `cuvil_dot_words` has both in
+16 bits, where the sum of two products fits 32, so it is exact too: pmaddubsw would have half as
+many instructions but saturates at 16.
 `cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without.
 `cuvil_round_bf16` and `cuvil_pair_bf16` are there with AVX512-BF16 only. All three take subnormal
 numbers for zeros.
@@ -9,7 +10,7 @@ numbers for zeros.
 
 from __future__ import annotations
 
-from cuvilc.targets.dots import BYTES, HALVES, TURN_DWORDS
+from cuvilc.targets.dots import BYTES, HALVES, PAIRS, TURN_DWORDS, WORDS
 from cuvilc.targets.x86_levels import level_stores
 
 _MULTIPLY_ADD = {
@@ -37,18 +38,19 @@ _ONE = """\
 }}
 declare {sums} @{name}({sums}, {items}, {items})
 """
-_WIDENED = """\
-  %x = bitcast {n} %s to {items}
-  %y = bitcast {n} %b to {items}
-  %x0 = and {items} %x, splat (i16 255)
-  %x1 = lshr {items} %x, splat (i16 8)
-  %u0 = shl {items} %y, splat (i16 8)
-  %y0 = ashr {items} %u0, splat (i16 8)
-  %y1 = ashr {items} %y, splat (i16 8)
-  %p0 = call {n} @{name}({items} %x0, {items} %y0)
-  %p1 = call {n} @{name}({items} %x1, {items} %y1)
-  %q = add {n} %c, %p0
-  %r = add {n} %q, %p1
+# LLVM shall not know the sum: it would first add the products of several steps, to shorten the
+# chain of additions, and have no registers for them.
+_WIDE = """
+define linkonce_odr hidden {n} @{function}({n} %c, {group} %a, {given} %b)
+    alwaysinline nounwind readnone {{
+  %i = insertelement <{count} x {group}> poison, {group} %a, i32 0
+  %s = shufflevector <{count} x {group}> %i, <{count} x {group}> poison,
+      <{count} x i32> zeroinitializer
+  %x = bitcast <{count} x {group}> %s to {items}
+  %y = bitcast {given} %b to {items}
+  %p = call {n} @{name}({items} %x, {items} %y)
+  %q = add {n} %c, %p
+  %r = call {n} asm "", "=v,0"({n} %q)
   ret {n} %r
 }}
 declare {n} @{name}({items}, {items})
@@ -101,12 +103,21 @@ declare <{both} x bfloat> @{name}(<{lanes} x float>, <{lanes} x float>)
 def dots(lanes: int, vnni: bool = False, bf16: bool = False) -> dict[str, str]:
     """The functions' texts by name for vectors of so many 32-bit lanes."""
     n = f"<{lanes} x i32>"
-    items = f"<{4 * lanes} x i8>" if vnni else f"<{2 * lanes} x i16>"
-    name = (_DOT if vnni else _MULTIPLY_ADD)[lanes]
-    text = (_HEAD + (_ONE if vnni else _WIDENED)).format(
-        n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
-    )
-    found = {BYTES.function: text}
+    found = {}
+    if vnni:
+        items, name = f"<{4 * lanes} x i8>", _DOT[lanes]
+        found[BYTES.function] = (_HEAD + _ONE).format(
+            n=n, sums=n, items=items, lanes=lanes, name=name, function=BYTES.function
+        )
+    else:
+        items = f"<{2 * lanes} x i16>"
+        for kind, group, count, given in (
+            (WORDS, "i64", lanes // 2, items), (PAIRS, "i32", lanes, n),
+        ):  # fmt: skip
+            found[kind.function] = _WIDE.format(
+                n=n, items=items, given=given, group=group, count=count,
+                name=_MULTIPLY_ADD[lanes], function=kind.function,
+            )  # fmt: skip
     if lanes == 16:
         found |= level_stores()
         order = ", ".join(f"i32 {4 * r + q}" for q in range(4) for r in range(4))

@@ -12,10 +12,11 @@ A convolution of one tap and no padding reads blocks of channels where they lie.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.dots import BYTES, GROUP_BYTES
+from cuvilc.targets.dots import GROUP_BYTES
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_dot_input import Blocks, Patch
 from cuvilc.targets.schedules.conv_dot_plan import Plan, plan_of
@@ -23,7 +24,7 @@ from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.dot_rounding import Rounding
-from cuvilc.targets.schedules.dot_tile import DotTile, fetch_ahead, load_group, streams
+from cuvilc.targets.schedules.dot_tile import dot_tile, fetch_ahead, load_group, streams
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import (
     first_of,
@@ -52,7 +53,7 @@ class _Conv:
         self.emitter = Emitter(region, name)
         self.b, self.k = self.emitter.builder, self.emitter.k
         x, w, *more = plan.anchor.operands
-        outside = more if plan.dots is BYTES else []
+        outside = more if plan.dots.sums == "int32" else []
         self.x, self.w = self.emitter.argument(x), self.emitter.argument(w)
         runs, groups = plan.runs
         self.steps = plan.height.kernel * runs * groups  # of a block of weights
@@ -135,14 +136,14 @@ class _Conv:
     ) -> None:  # fmt: skip
         """rows × width pixels from (oh, ow)."""
         b = self.b
-        sets = DotTile.sets_for(self.chip, rows * width, blocks * BLOCK)
-        tile = DotTile(b, self.chip, self.plan.dots, rows * width, blocks * BLOCK, sets)
+        tile = dot_tile(b, self.chip, self.plan.dots, rows * width, blocks * BLOCK)
         if (terms := self.store.terms(block)) is not None:
             tile.begin(terms)
         down, across = self.input.steps
         places = [r * down + p * across for r in range(rows) for p in range(width)]
         start = b.let(self.input.start(low, oh, ow))
-        self.input.runs(start, weights, lambda *run: self._run(tile, places, *run))
+        for part in tile.parts():
+            self.input.runs(start, weights, partial(self._run, part, places))
         tile.gather_sets()
 
         place = self.store.pixels(oh, ow, width if rows > 1 else 0)
@@ -151,25 +152,25 @@ class _Conv:
         else:
             self.store.tile(tile, image, block, blocks, place)
 
-    def _run(self, tile: DotTile, places: list[Any], at: Any, panel: Any, groups: int) -> None:
+    def _run(self, part: Any, places: list[Any], at: Any, panel: Any, groups: int) -> None:
         """So many neighbouring groups from byte `at` of each pixel on."""
-        b = self.b
-
-        ahead = streams(tile.rows, tile.width)
+        b, dots = self.b, self.plan.dots
+        size = dots.group_bytes
+        ahead = streams(part.rows, part.width)
         first = b.let(self.k.floordiv(panel, GROUP_BYTES)) if ahead else 0
 
         def step(g: Any, s: int) -> None:
             if ahead:
                 fetch_ahead(b, self.w, first + g * PANEL)
-            scalars = [load_group(b, self.input.buffer, at + p + g * GROUP_BYTES) for p in places]
-            tile.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP_BYTES), s)
+            scalars = [load_group(b, self.input.buffer, at + p + g * size, dots) for p in places]
+            part.step(scalars, lambda lane: (self.w, panel + (g * PANEL + lane) * GROUP_BYTES), s)
 
-        steps = unrolled_steps(self.chip, tile.rows, tile.width, tile.sets)
+        steps = unrolled_steps(self.chip, part.rows, part.width, part.sets)
         turns: Any = groups // steps
         if groups <= _MOST_UNROLLED:  # LLVM would unroll the loop, and then spill the sums
             turns = opaque(b, turns)
         with b.loop(turns, name="g") as i:
             for s in range(steps):
-                step(i * steps + s, s % tile.sets)
+                step(i * steps + s, s % part.sets)
         for s in range(groups % steps):
-            step(groups - groups % steps + s, s % tile.sets)
+            step(groups - groups % steps + s, s % part.sets)

@@ -18,6 +18,7 @@ from cuvilc.targets.schedules.dot_rounding import VECTOR, Rounding
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.interleave import MOST_PLANES, interleave
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque
+from cuvilc.targets.tir import Buffer
 
 _SLACK = 32  # bytes after a row: a vector's end, a group's end
 
@@ -73,7 +74,7 @@ class Patch:
         row = plan.columns * plan.channels + _SLACK
         rows = reach(plan.height, plan.rows)
         self.stride = self.b.scalar((row + 15) // 16 * 16)
-        self.dtype, item = plan.dots.left, plan.dots.item
+        self.dtype, item = plan.dots.laid, plan.dots.item
         self.buffer = self.b.scratch(rows * ((row + 15) // 16 * 16), self.dtype)
         self.steps = (
             plan.height.stride * self.stride * item, plan.width.stride * plan.channels * item,
@@ -106,7 +107,8 @@ class Patch:
         if self._outside is None:
             outside: Any = self.k.const(0, self.dtype)
         else:
-            outside = b.let(self._outside[(0,) * len(self._outside.shape)])
+            outside = self._outside[(0,) * len(self._outside.shape)]
+            outside = b.let(self.rounding.laid(outside))
         with b.loop(b.let(count), name="r") as r:
             ih = b.let(first + r)
             to = b.let(r * self.stride)
@@ -173,6 +175,9 @@ class Patch:
     def _channel(self, at: Any, lane: Any) -> Any:
         return self.b.load(self.x, at + lane)
 
+    def _of(self, columns: Buffer, first: int, lane: Any) -> Any:
+        return self.b.load(columns, first + lane)
+
     def _plain(self, image: Any, group: Any, ih: Any, to: Any, count: Any) -> None:
         """From row-major channels."""
         plan, b = self.plan, self.b
@@ -184,7 +189,7 @@ class Patch:
 
         def columns(start: Any, count: Any) -> None:
             with b.loop(count, start=start, name="w") as w, b.loop(plan.channels, name="c") as c:
-                value = b.load(self.x, source + c * plane + w)
+                value = self.rounding.laid(b.load(self.x, source + c * plane + w))
                 self.k.store(self.buffer, to + w * plan.channels + c, value, self.dtype)
 
         def vectors() -> None:
@@ -199,16 +204,24 @@ class Patch:
     @property
     def _interleaves(self) -> bool:
         """Whether the input's planes are few and need no rounding that is slow."""
-        narrow = str(self.x.dtype) == str(self.buffer.dtype)
-        return self.plan.channels <= MOST_PLANES and (narrow or self.rounding.fast)
+        cheap = str(self.x.dtype) == self.plan.dots.left or self.rounding.fast
+        return self.plan.channels <= MOST_PLANES and cheap
 
     def _planes(self, source: Any, plane: Any, to: Any) -> None:
         """VECTOR columns of all channels."""
-        b, planes, bits = self.b, self.plan.channels, 8 * self.plan.dots.item
+        b, planes, dtype = self.b, self.plan.channels, self.plan.dots.left
+        bits = 8 if dtype == "uint8" else 16
         rows, at, stride = self.x, source, plane
-        if str(self.x.dtype) != str(self.buffer.dtype):
+        if str(self.x.dtype) != dtype:
             rows, at, stride = b.local(planes * VECTOR, self.dtype), 0, VECTOR
             for c in range(planes):
                 place = source + c * plane
                 self.rounding.store(rows, c * VECTOR, partial(self._channel, place))
-        interleave(b, planes, bits, (rows, at, stride), (self.buffer, to))
+        if dtype == self.dtype:
+            interleave(b, planes, bits, (rows, at, stride), (self.buffer, to))
+            return
+        columns = b.local(planes * VECTOR, dtype)
+        interleave(b, planes, bits, (rows, at, stride), (columns, 0))
+        for c in range(planes):
+            first = c * VECTOR
+            self.rounding.store(self.buffer, to + first, partial(self._of, columns, first))

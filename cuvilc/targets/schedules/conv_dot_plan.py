@@ -67,7 +67,7 @@ def reach(axis: Axis, count: Dim) -> Dim:
 
 def plan_of(region: Region, chip: Chip) -> Plan:
     """Decide everything that needs no code. Raises Miss."""
-    dots = kind_of(region)
+    dots = kind_of(region).on(chip.dots)
     anchor = anchor_of(region, dots.conv)
     attrs = ir.attrs(anchor)
     x, w = (ir.type_of(v) for v in anchor.operands[:2])

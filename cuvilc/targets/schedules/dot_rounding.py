@@ -25,12 +25,16 @@ class Rounding:
         if self.fast:
             self.b.llvm(dots.rounds, text)
 
+    def laid(self, value: Any) -> Any:
+        """An element as scratch memory holds it."""
+        return value if self.dots.laid == self.dots.left else self.k.cast(value, self.dots.laid)
+
     def store(self, buffer: Buffer, at: Any, value: Callable[[Any], Any]) -> None:
         """`value(lane)` of VECTOR lanes into elements of the buffer from `at` on."""
         b = self.b
         if not self.fast:
             with b.loop(VECTOR, self.lanes) as lane:
-                self.k.store(buffer, at + lane, value(lane), self.dots.left)
+                self.k.store(buffer, at + lane, self.laid(value(lane)), self.dots.laid)
             return
         vector = b.local(VECTOR, "float32")  # in a register, once the function is inlined
         with b.loop(VECTOR, self.lanes) as lane:

@@ -1,19 +1,19 @@
 """Register tiles whose steps add the products of groups of narrow numbers, four bytes a group.
 
 A row's group of A is one int32 that meets a vector of as many groups of B. A chip's function does
-it, in one instruction where it has that, or else a portable one. In LaneTile vectors of groups meet
-lane by lane.
+it, in one instruction where it has that, or else a portable one. In WordTile a row's group is four
+int16 that meet bytes of B, which loading widens. In LaneTile vectors of groups meet lane by lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
 
 from cuvilc.targets.chip import Chip
-from cuvilc.targets.dots import BYTES, HALVES, TURN_DWORDS, Dots
+from cuvilc.targets.dots import BYTES, GROUP_BYTES, HALVES, PAIRS, TURN_DWORDS, WORDS, Dots
 from cuvilc.targets.schedules.gemm_operands import FEW_ROWS
 from cuvilc.targets.schedules.gemm_plan import LINE, PANEL
 from cuvilc.targets.schedules.microkernel import RegisterTile, tile_rows
@@ -24,7 +24,9 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 _AHEAD = 96
 # Vectors that widening needs besides, where no instruction multiplies groups.
 _WIDENED = 4
-
+_WORD_VECTORS = 2  # of a WordPart's row
+# For two vectors of B, a row's group and a product: where no register is left LLVM spills sums.
+_SPARE_ROWS = 1
 
 # Loads without a type, which may follow stores of any.
 _LOADS = """
@@ -86,6 +88,30 @@ def portable_dot_bf16(lanes: int) -> str:
         ]
     return "\n".join([*lines, f"  ret {f} %c2", "}", ""])
 
+
+# Bytes that become int16, and pairs of lanes that become one.
+_WORDS = """
+define linkonce_odr hidden i64 @cuvil_load_words(ptr %p, i64 %i) alwaysinline nounwind readonly {{
+  %q = getelementptr i8, ptr %p, i64 %i
+  %v = load i64, ptr %q, align 2
+  ret i64 %v
+}}
+define linkonce_odr hidden <{items} x i16> @cuvil_load_widened(ptr %p, i64 %i)
+    alwaysinline nounwind readonly {{
+  %q = getelementptr i8, ptr %p, i64 %i
+  %v = load <{items} x i8>, ptr %q, align 1
+  %w = sext <{items} x i8> %v to <{items} x i16>
+  ret <{items} x i16> %w
+}}
+define linkonce_odr hidden <{lanes} x i32> @cuvil_add_pairs(
+    <{lanes} x i32> %c, <{lanes} x i32> %a, <{lanes} x i32> %b) alwaysinline nounwind readnone {{
+  %e = shufflevector <{lanes} x i32> %a, <{lanes} x i32> %b, <{lanes} x i32> <{even}>
+  %o = shufflevector <{lanes} x i32> %a, <{lanes} x i32> %b, <{lanes} x i32> <{odd}>
+  %s = add <{lanes} x i32> %e, %o
+  %r = add <{lanes} x i32> %c, %s
+  ret <{lanes} x i32> %r
+}}
+"""
 
 _PORTABLE = {BYTES.function: portable_dot, HALVES.function: portable_dot_bf16}
 
@@ -151,14 +177,20 @@ def dot_lanes(b: KernelBuilder, chip: Chip, sums: PrimExpr, a: PrimExpr, w: Prim
 
 def dot_rows(chip: Chip, kind: Dots, width: int) -> int:
     """How many rows of `width` sums fit into the registers."""
+    if kind in (WORDS, PAIRS):
+        columns = width if kind is PAIRS else _WORD_VECTORS * chip.lanes
+        return tile_rows(chip, columns) - _SPARE_ROWS
     rows = tile_rows(chip, width)
     if kind.function in chip.fast_dots:
         return rows
     return max(rows - -(-_WIDENED * chip.lanes // width), 1)
 
 
-def load_group(b: KernelBuilder, buffer: Buffer, offset: Any) -> PrimExpr:
-    """Four bytes from a byte offset on, as an int32."""
+def load_group(b: KernelBuilder, buffer: Buffer, offset: Any, kind: Dots = BYTES) -> PrimExpr:
+    """A row's group from a byte offset on, as an integer."""
+    if kind is WORDS:
+        offset = b.simplify(as_expr(offset))
+        return tirx.call_pure_extern("int64", "cuvil_load_words", buffer.data, offset)
     return tirx.call_pure_extern("int32", "cuvil_load_group", buffer.data, as_expr(offset))
 
 
@@ -207,6 +239,88 @@ class DotTile(RegisterTile):
         return tirx.call_pure_extern(
             f"int32x{self.lanes}", "cuvil_load_groups", buffer.data, as_expr(offset)
         )
+
+    def parts(self) -> Iterator[DotTile]:
+        """The tile itself, as a WordTile gives what is to be summed one after the other."""
+        yield self
+
+
+class WordTile(RegisterTile):
+    """rows × width sums of WORDS. A vector of B is the groups of half as many columns as it has
+    lanes, so each sum comes in two lanes. The registers hold the columns of one part at a time.
+    """
+
+    def __init__(self, b: KernelBuilder, chip: Chip, rows: int, width: int) -> None:
+        super().__init__(b, rows, width, dtype=WORDS.sums)
+        self.chip = chip
+        self.lanes = min(chip.lanes, width)
+        b.llvm(WORDS.function, chip.dots[WORDS.function])
+        order = [", ".join(f"i32 {2 * i + odd}" for i in range(self.lanes)) for odd in (0, 1)]
+        text = _WORDS.format(lanes=self.lanes, items=2 * self.lanes, even=order[0], odd=order[1])
+        b.llvm("cuvil_load_words", text)
+
+    def parts(self) -> Iterator[WordPart]:
+        """The columns in parts, each of which is added to the sums when it is complete."""
+        for first in range(0, self.width, self.lanes):
+            part = WordPart(self, first)
+            yield part
+            part.gather_sets()
+            for r in range(self.rows):
+                place = [tirx.Ramp(const(r * self.width + first), const(1), self.lanes)]
+                total = tirx.call_pure_extern(
+                    f"int32x{self.lanes}", "cuvil_add_pairs",
+                    tirx.BufferLoad(self._sums, place), *part.halves(r),
+                )  # fmt: skip
+                self.b.emit(tirx.BufferStore(self._sums, total, place))
+
+
+class WordPart(RegisterTile):
+    """The sums of as many columns of a WordTile as a vector has lanes, two lanes each."""
+
+    def __init__(self, tile: WordTile, first: int) -> None:
+        self.lanes, self.first = tile.lanes, first
+        width = _WORD_VECTORS * self.lanes
+        sets = RegisterTile.sets_for(tile.chip, tile.rows, width)
+        super().__init__(tile.b, tile.rows, width, sets, dtype=WORDS.sums)
+
+    def step(self, scalars: Sequence[Any], vector: Callable[[Any], Any], s: int = 0) -> None:
+        """sums[r] += scalars[r] · vector; `vector(lane)` is the buffer and byte offset of groups
+        from that column of the tile on.
+        """
+        buffer, offset = vector(self.first)
+        size = self.lanes // _WORD_VECTORS * GROUP_BYTES
+        items = [
+            tirx.call_pure_extern(
+                f"int16x{2 * self.lanes}", "cuvil_load_widened", buffer.data,
+                self.b.simplify(as_expr(offset + v * size)),
+            )
+            for v in range(_WORD_VECTORS)
+        ]  # fmt: skip
+        for r, scalar in enumerate(scalars):
+            if scalar is None:
+                continue
+            for v, item in enumerate(items):
+                place = self._place(r, v, s)
+                total = tirx.call_pure_extern(
+                    f"int32x{self.lanes}", WORDS.function, tirx.BufferLoad(self._sums, place),
+                    scalar, item,
+                )  # fmt: skip
+                self.b.emit(tirx.BufferStore(self._sums, total, place))
+
+    def halves(self, row: int) -> list[PrimExpr]:
+        """A row's vectors."""
+        return [tirx.BufferLoad(self._sums, self._place(row, v)) for v in range(_WORD_VECTORS)]
+
+    def _place(self, row: int, v: int, s: int = 0) -> list[PrimExpr]:
+        at = const((s * self.rows + row) * self.width + v * self.lanes)
+        return [tirx.Ramp(at, const(1), self.lanes)]
+
+
+def dot_tile(b: KernelBuilder, chip: Chip, kind: Dots, rows: int, width: int, sets: int = 0) -> Any:
+    """The tile of a kind of products; `sets`: as many as hide the latency, unless given."""
+    if kind is WORDS:
+        return WordTile(b, chip, rows, width)
+    return DotTile(b, chip, kind, rows, width, sets or DotTile.sets_for(chip, rows, width))
 
 
 class LaneTile(RegisterTile):

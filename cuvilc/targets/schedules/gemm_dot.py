@@ -12,7 +12,13 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, GROUP_BYTES, KINDS, Dots
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.dot_rounding import Rounding
-from cuvilc.targets.schedules.dot_tile import DotTile, dot_rows, fetch_ahead, load_group, streams
+from cuvilc.targets.schedules.dot_tile import (
+    dot_rows,
+    dot_tile,
+    fetch_ahead,
+    load_group,
+    streams,
+)
 from cuvilc.targets.schedules.gemm import Gemm
 from cuvilc.targets.schedules.gemm_operands import Left, Right
 from cuvilc.targets.schedules.gemm_plan import (
@@ -37,7 +43,7 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """ai.matmul_integer of uint8 and int8 without zero points, or ai.matmul_mixed, with an
     elementwise epilogue.
     """
-    kind = kind_of(region)
+    kind = kind_of(region).on(chip.dots)
     plan = plan_of(region, chip, kind)
     return vectorized(lambda vector: DotGemm(region, chip, name, plan, kind, vector).build())
 
@@ -73,7 +79,7 @@ def plan_of(region: Region, chip: Chip, kind: Dots) -> Plan:
         width = width if n == width else PANEL
         full = dot_rows(chip, kind, width)
     direct = region.argument(a) is not None and isinstance(k, int) and k % kind.group == 0
-    direct = direct and ta.dtype == kind.left
+    direct = direct and ta.dtype == kind.laid
     if direct:
         full = rows_that_stay(full, k, kind.item)
     rows = balanced_rows(m, full)
@@ -102,7 +108,7 @@ def _share_packed_rows(plan: Plan) -> None:
 
 
 def _source(region: Region, b: Any, tb: TensorType, kind: Dots) -> str:
-    if not tb.layout and kind is BYTES:
+    if not tb.layout and kind.sums == "int32":
         return "gather"
     packed = bool(tb.layout) and dot_parts(tb.layout) == (1, PANEL, kind.group)
     if not packed or region.argument(b) is None:
@@ -131,8 +137,12 @@ class DotGemm(Gemm):
     def make_right(self) -> Any:
         return _Panels(self.emitter, self.plan, self.lanes, self.dots)
 
-    def make_tile(self, rows: int, width: int, sets: int) -> DotTile:
-        return DotTile(self.b, self.chip, self.dots, rows, width, sets)
+    def make_tile(self, rows: int, width: int, sets: int) -> Any:
+        return dot_tile(self.b, self.chip, self.dots, rows, width, sets)
+
+    def _reduce(self, tile: Any, sets: int) -> None:
+        for part in tile.parts():
+            super()._reduce(part, part.sets)
 
 
 class _Rows(Left):
@@ -143,7 +153,7 @@ class _Rows(Left):
         super().__init__(emitter, plan, lanes)
 
     def _scratch_dtype(self) -> str:
-        return self.dots.left
+        return self.dots.laid
 
     def _row_stride(self) -> Dim:
         plan, group = self.plan, self.dots.group
@@ -152,9 +162,13 @@ class _Rows(Left):
     def _pack_step(self, to: Any, row: Any, first: Any) -> None:
         self.rounding.store(self._buffer, to + first, lambda lane: self._element(row, first + lane))
 
+    def _store(self, place: Any, row: Any, k: Any) -> None:
+        value = self.rounding.laid(self._element(row, k))
+        self.emitter.k.store(self._buffer, place, value, self.dtype)
+
     def at(self, r: int, k: Any) -> Any:
         first = (self._tile + r * self.stride) * self.dots.item
-        return load_group(self.b, self._buffer, first + k * GROUP_BYTES)
+        return load_group(self.b, self._buffer, first + k * self.dots.group_bytes, self.dots)
 
 
 class _Panels(Right):
