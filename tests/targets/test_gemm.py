@@ -254,6 +254,13 @@ def test_few_columns_take_half_a_panel(rows: int, b: TensorType, wanted: int) ->
     assert (plan.last_width, plan.width) == (wanted, 32)
 
 
+@pytest.mark.parametrize("m", [(5000,), (8, 100), (1,)])
+def test_small_products_have_tasks_for_several_threads(m: Any) -> None:
+    k, n = (512, 1024) if m == (1,) else (100, 64)
+    kernel = check(product(t(*m, k), t(*m[:-1], k, n)), V4, schedule)
+    assert kernel.scheduled.facts.tasks >= 8
+
+
 def test_wide_vectors_are_used() -> None:
     program = product(t(28, 64), t(64, 64, layout="pack1_32"))
     assert "%zmm" in check(program, V4, schedule).assembly()

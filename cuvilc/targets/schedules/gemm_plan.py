@@ -20,16 +20,19 @@ from cuvilc.targets.schedules.microkernel import (
 
 LINE = 16  # floats of a cache line
 # A task should last about 20 us: so many operations, or so many bytes of weights when few rows
-# share them.
-_TASK_FLOPS = 2.5e6
-_TASK_WEIGHT_BYTES = 300e3
+# share them. Of a small product it is shorter, so that there are tasks for several threads.
+_TASK_FLOPS = 2.5e6, 4e5
+_TASK_WEIGHT_BYTES = 300e3, 60e3
+_TASKS = 12  # of a small product
+_STORE_FLOPS = 16  # what it costs to store a sum
 # Rows of A this far apart share one set of the L1 cache; of more rows than ways, none stays.
 _ALIAS_BYTES, _WAYS = 4096, 8
 _PADDING = 16  # floats between packed rows, for the same reason
 COPIES = ("copied", "turned")
 _COPIED_TILES = 2  # tiles of rows: more repay copying a panel of B, whose rows lie far apart
 _MOST_VECTORS = 8  # of sums, where a tile has few rows
-MOST_ROW_TILES = 16  # in a task, when the number of rows is known only at run time
+# In a task, when the number of rows is known only at run time.
+MOST_ROW_TILES, _LEAST_ROW_TILES = 16, 4
 
 
 @dataclass
@@ -265,14 +268,13 @@ def _kind(region: Region, b: Any, transposed: bool, m: Dim, n: Dim, chip: Chip) 
 def group(plan: Plan) -> None:
     """Cut rows and panels into tasks: all rows of a panel first, so its weights stay in cache."""
     k = plan.k if isinstance(plan.k, int) else 512
-    tile_flops = max(2 * plan.rows * plan.width * k, 1)
-    tiles = max(1, round(_TASK_FLOPS / tile_flops))
+    of_sum = 2 * k + _STORE_FLOPS
+    task = _share(product(plan.batch) * plan.m * plan.n * of_sum, _TASK_FLOPS)
+    tiles = max(1, round(task / (plan.rows * plan.width * of_sum)))
     few_rows = not isinstance(plan.m, int) or plan.m <= plan.rows
-    by_bytes = (
-        max(1, round(_TASK_WEIGHT_BYTES / max(_bytes(plan.dtype) * plan.width * k, 1)))
-        if few_rows
-        else 1
-    )
+    item = _bytes(plan.dtype)
+    weights = _share(product(plan.batch) * plan.n * k * item, _TASK_WEIGHT_BYTES)
+    by_bytes = max(1, round(weights / max(item * plan.width * k, 1))) if few_rows else 1
     if isinstance(plan.m, int):
         row_tiles = max(1, -(-plan.m // plan.rows))
         groups = max(1, -(-row_tiles // tiles))
@@ -280,10 +282,17 @@ def group(plan: Plan) -> None:
         if plan.b_kind in ("gather", *COPIES):
             plan.tile_group = min(row_tiles, max(plan.tile_group, MOST_ROW_TILES))
         plan.panel_group = max(1, min(tiles // plan.tile_group, 8)) if not few_rows else 1
-    else:
-        plan.tile_group = min(tiles, MOST_ROW_TILES)
     plan.panel_group = max(plan.panel_group, min(by_bytes, 8))
     if not plan.a_direct:  # each task packs its rows of A again: let more panels share them
         plan.panel_group = max(plan.panel_group, 4)
     if isinstance(plan.n, int):
         plan.panel_group = max(1, min(plan.panel_group, -(-plan.n // plan.width)))
+    if not isinstance(plan.m, int):
+        least = min(tiles, _LEAST_ROW_TILES)
+        plan.tile_group = min(max(tiles // plan.panel_group, least), MOST_ROW_TILES)
+
+
+def _share(total: Dim, limits: tuple[float, float]) -> float:
+    """Of a task: the first limit, less where that leaves few tasks, but not below the second."""
+    most, least = limits
+    return min(max(total / _TASKS, least), most) if isinstance(total, int) else most
