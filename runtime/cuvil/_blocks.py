@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,26 +17,48 @@ _IDLE = 2  # blocks to keep: a caller holds one while the next run writes the ot
 _LINE = 64  # bytes of a cache line
 
 
+class _Block(NamedTuple):
+    """Memory, and where its first whole line begins."""
+
+    memory: np.ndarray
+    address: int
+
+    @staticmethod
+    def of(size: int) -> _Block:
+        """A new one with room for `size` bytes from the address on."""
+        memory = np.empty(size + _LINE, np.uint8)
+        return _Block(memory, -(-memory.ctypes.data // _LINE) * _LINE)
+
+
 class _Lease:
     """Owns a block for as long as an array, or a view of one, looks at it.
 
-    The array is of bytes without a meaning ("|V"), as the interface knows no bfloat16; a view of it
-    has the dtype.
+    The array is of bytes without a meaning ("|V") where the interface does not know the dtype, as
+    bfloat16; a view of it has the dtype. (A finaliser of `weakref` would cost as much as all else.)
     """
 
-    __slots__ = ("__array_interface__", "__weakref__")
+    __slots__ = ("__array_interface__", "_block", "_owner")
 
-    def __init__(self, address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, block: _Block, owner: weakref.ref[Blocks], dims: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self._block, self._owner = block, owner
+        spelled = dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
         self.__array_interface__ = {
-            "version": 3, "shape": dims, "typestr": f"|V{dtype.itemsize}", "data": (address, False)
+            "version": 3, "shape": dims, "typestr": spelled, "data": (block.address, False)
         }  # fmt: skip
+
+    def __del__(self) -> None:
+        blocks = self._owner()
+        if blocks is not None:
+            blocks.give(self._block)
 
 
 class Blocks:
     """Blocks of one output. Any thread may take one, and any may let the last array go."""
 
     def __init__(self) -> None:
-        self._idle: deque[np.ndarray] = deque(maxlen=_IDLE)  # its operations are atomic
+        self._idle: deque[_Block] = deque(maxlen=_IDLE)  # its operations are atomic
         self._keeps = True
         self._weak = weakref.ref(self)  # arrays that outlive the model hold no idle memory
 
@@ -47,25 +69,21 @@ class Blocks:
             size *= d
         if size < _LEAST:
             return np.empty(dims, dtype)
-        block = self._take(size)
-        address = -(-block.ctypes.data // _LINE) * _LINE
-        lease = _Lease(address, dims, dtype)
-        back = weakref.finalize(lease, _give_back, self._weak, block)
-        back.atexit = False
-        return np.asarray(lease).view(dtype)
+        made = np.asarray(_Lease(self._take(size), self._weak, dims, dtype))
+        return made if dtype.isbuiltin == 1 else made.view(dtype)
 
-    def _take(self, size: int) -> np.ndarray:
+    def _take(self, size: int) -> _Block:
         """One that fits without wasting half of itself; others are of shapes gone by."""
         while self._idle:
             try:
                 block = self._idle.pop()
             except IndexError:  # another thread had it
                 break
-            if size <= block.nbytes - _LINE <= 2 * size:
+            if size <= block.memory.nbytes - _LINE <= 2 * size:
                 return block
-        return np.empty(size + _LINE, np.uint8)
+        return _Block.of(size)
 
-    def give(self, block: np.ndarray) -> None:
+    def give(self, block: _Block) -> None:
         """Take back a block that no array looks at any more."""
         if self._keeps:
             self._idle.append(block)
@@ -76,9 +94,3 @@ class Blocks:
         """Give idle memory back to the system, and from now on what comes back too."""
         self._keeps = False
         self._idle.clear()
-
-
-def _give_back(owner: weakref.ref[Blocks], block: np.ndarray) -> None:
-    blocks = owner()
-    if blocks is not None:
-        blocks.give(block)

@@ -60,7 +60,7 @@ def test_another_shape_takes_memory_that_fits() -> None:
     assert smaller.ctypes.data == place
     del smaller
     assert blocks.empty((200, 300), F32).nbytes == 240_000  # under half: a new block
-    assert not blocks._idle or blocks._idle[0].nbytes < 300_000
+    assert not blocks._idle or blocks._idle[0].memory.nbytes < 300_000
 
 
 def test_little_is_kept() -> None:
@@ -82,7 +82,7 @@ def test_a_result_that_stays_keeps_no_idle_memory(closed: bool) -> None:
     kept, other = blocks.empty(LARGE, F32), blocks.empty(LARGE, F32)
     kept[:] = 1
     del other
-    idle = weakref.ref(blocks._idle[0])
+    idle = weakref.ref(blocks._idle[0].memory)
     if closed:
         blocks.clear()
     else:
