@@ -110,6 +110,31 @@ def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> Non
         assert ir.type_of(pool.results[0]).layout == layout
 
 
+@pytest.mark.parametrize(("last", "layout"), [("ai.conv", "NCHW16c"), ("ai.exp", "")])
+def test_a_residual_that_is_row_major(last: str, layout: str) -> None:
+    """Blocked where a convolution reads what it is added to, or what is made of that."""
+    program = Program.create("residual")
+    types = [TensorType((2, 20, 6, 5))] * 2
+    with program:
+        block = define_function(program, "main", types, input_names=("x", "r"), output_names=("y",))
+        with at_end(block):
+            made = build("ai.conv", block.arguments[0], weights(program, 20, 20), **ONES)
+            total = build("ai.elemwise_add", block.arguments[1], made)
+            y = build("ai.relu", total)
+            others = [weights(program, 16, 20)] if last == "ai.conv" else []
+            y = build(last, y, *others, **(ONES if others else {}))
+        finish_function(block, [y])
+    feeds = {name: RNG.standard_normal((2, 20, 6, 5), np.float32) for name in "xr"}
+    before = interpret(program, feeds)["y"]
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
+    with program:
+        operations = ir.operations(ir.body(program.function("main")))
+        (add,) = [o for o in operations if o.name == "ai.elemwise_add"]
+        assert ir.type_of(add.results[0]).layout == layout
+
+
 @pytest.mark.parametrize(("channels", "layout"), [(32, "NCHW16c"), (20, "")])
 def test_joined_channels(channels: int, layout: str) -> None:
     """Blocked where the second part begins with a block; both values of it are."""

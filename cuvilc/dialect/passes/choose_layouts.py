@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvilc.dialect import ir
+from cuvilc.dialect.dims import Shape
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import PassContext
 
@@ -60,14 +61,11 @@ class _Blocker:
         ir.drop_unused(self.block)
 
     def visit(self, operation: Operation) -> None:
-        fits = {
-            "ai.conv": self.conv_fits, "ai.conv_integer": self.integer_conv_fits,
-            "ai.conv_mixed": self.conv_fits,
-        }  # fmt: skip
-        if operation.name in fits and fits[operation.name](operation):
-            self.conv(operation)
-        elif operation.name == "ai.conv_winograd" and not ir.type_of(operation.operands[1]).layout:
-            self.winograd(operation)
+        if self.is_blocked_conv(operation):
+            if operation.name == "ai.conv_winograd":
+                self.winograd(operation)
+            else:
+                self.conv(operation)
         elif operation.name in _POOLS and self.pool_fits(operation):
             self.became(operation, self.twin(operation))
         elif operation.name == "ai.reduce_mean" and self.is_global_pool(operation):
@@ -118,6 +116,14 @@ class _Blocker:
         )
 
     # ---- convolutions
+
+    def is_blocked_conv(self, operation: Operation) -> bool:
+        """Whether it is a convolution that a schedule runs blocked, and does not yet."""
+        if operation.name == "ai.conv_winograd":
+            return not ir.type_of(operation.operands[1]).layout
+        if operation.name == "ai.conv_integer":
+            return self.integer_conv_fits(operation)
+        return operation.name in ("ai.conv", "ai.conv_mixed") and self.conv_fits(operation)
 
     def conv_fits(self, operation: Operation) -> bool:
         """Constant float32 weights, two spatial axes, and channels that fill blocks."""
@@ -196,7 +202,9 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Every operand has a blocked form with the result's channels, or it spreads."""
+        """Every operand has a blocked form with the result's channels, or it spreads, or it gets
+        one, for a convolution that follows wants the result blocked.
+        """
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
             return False
@@ -204,7 +212,38 @@ class _Blocker:
         blocked = [v for v in operation.operands if v in self.blocked]
         if not blocked or any(ir.type_of(v).shape[:2] != shape[:2] for v in blocked):
             return False
-        return all(v in self.blocked or self.spreads(v) for v in operation.operands)
+        others = [v for v in operation.operands if v not in self.blocked and not self.spreads(v)]
+        if not others:
+            return True
+        if not (all(self.may_enter(v, shape) for v in others) and self.leads_to_conv(operation)):
+            return False
+        with ir.before(operation):
+            for value in others:
+                self.enter(value)
+        return True
+
+    def may_enter(self, value: Value, shape: Shape) -> bool:
+        """Whether it is of this shape, whose channels fill a block, and no constant."""
+        owner, t = ir.defining(value), ir.type_of(value)
+        if t.shape != shape or t.rank != 4 or (owner and owner.name in ir.CONSTANTS):
+            return False
+        return isinstance(shape[1], int) and shape[1] >= self.context.channel_block
+
+    def leads_to_conv(self, operation: Operation, steps: int = 4) -> bool:
+        """Whether a blocked convolution reads its result, or what a few elementwise operations make
+        of it.
+        """
+        result = operation.results[0]
+        for user in ir.users(result):
+            if self.is_blocked_conv(user):
+                if user.operands[0] == result:
+                    return True
+                continue
+            declared = ir.definition(user)
+            elementwise = declared and "elementwise" in declared.traits and len(user.results) == 1
+            if elementwise and steps > 1 and self.leads_to_conv(user, steps - 1):
+                return True
+        return False
 
     def concat_fits(self, operation: Operation) -> bool:
         """Whether blocked channels are joined at whole blocks."""

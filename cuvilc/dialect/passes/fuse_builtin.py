@@ -121,7 +121,7 @@ def _elementwise(match: Match) -> Sequence[Node]:
     site, root = match.site, match.root
     for results in (True, False):
         region = Producers(site, [root], root.operands)
-        region.root_shape = site.graph.type(root.result).shape
+        region.root = site.graph.type(root.result)
         members = list(region.grow(_joins, results))
         try:
             site.check(members)

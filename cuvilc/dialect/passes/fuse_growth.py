@@ -10,6 +10,7 @@ from cuvilc.dialect.ir import Value
 from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.fuse_regions import MOST_INPUTS, MOST_OPERATIONS, Site
 from cuvilc.dialect.passes.rules_graph import Node
+from cuvilc.dialect.types import TensorType
 
 CHEAP = frozenset({
     "ai.elemwise_add", "ai.elemwise_sub", "ai.elemwise_mul", "ai.neg", "ai.abs", "ai.sign",
@@ -146,7 +147,7 @@ class Producers:
         self.repeated: dict[Node, int] = {}
         self.heap: list[tuple[int, Node]] = []
         self.queued: set[Node] = set()
-        self.root_shape: Any = None
+        self.root: TensorType | None = None  # of the result; others may be of its shape and layout
         for value in roots:
             self._offer(value)
 
@@ -161,7 +162,8 @@ class Producers:
     ) -> list[Node]:
         """Take in producers, last ones first, while all their users are inside.
 
-        results: a value that others read too may become a result, where its shape is the root's.
+        results: a value that others read too may become a result, where its shape and layout are
+        the root's: loops over one order of elements would have to scatter into another.
         """
         while self.heap:
             _, p = heappop(self.heap)
@@ -195,9 +197,8 @@ class Producers:
         return {v for v in p.operands if v not in made or made[v].name != "ai.full"}
 
     def _can_be_result(self, p: Node, via: Any, repeated: int) -> bool:
-        same = (
-            self.root_shape is not None and self.site.graph.type(p.result).shape == self.root_shape
-        )
+        t, root = self.site.graph.type(p.result), self.root
+        same = root is not None and (t.shape, t.layout) == (root.shape, root.layout)
         return same and via == "root" and not repeated and len(self.extra) < _RESULTS - 1
 
     def _affordable(self, p: Node, repeated: int) -> bool:

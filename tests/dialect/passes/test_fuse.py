@@ -268,6 +268,15 @@ def test_blocked_values_stay_blocked(layout: str) -> None:
     assert kernels == ["elementwise(relayout, add, relu, relayout, exp)"]
 
 
+def test_results_of_a_kernel_have_one_layout() -> None:
+    def body(m, x):
+        y = m.relu(m.add(x, m.weight(20, 1, 1)))
+        return y, m.relayout(m.abs(y), layout="NCHW16c")
+
+    kernels, _ = fused({"x": "[n,20,3,5]"}, body)
+    assert kernels == ["elementwise(add, relu)", "elementwise(abs, relayout)"]
+
+
 def test_every_computing_operation_is_in_one_fusion() -> None:
     program = bert(2)
     run(program, *ALL)
