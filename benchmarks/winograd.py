@@ -1,6 +1,7 @@
-"""3×3 convolutions one by one: the direct schedule beside Winograd's F(2×2) and F(4×4).
+"""Convolutions one by one: the direct schedule beside Winograd's, with tiles of 2 and of 4.
 
-`python benchmarks/winograd.py [v3|v4] [CHANNELSxSIZE[/2]…]`, else layers of residual networks.
+`python benchmarks/winograd.py [v3|v4] [CHANNELSxSIZE[xWIDTH][:WINDOW][/2]…]`, else layers of
+residual networks and some of windows 1×3 and 3×1.
 Kernels are timed in turns, on one thread and on two that share a layer's tasks; each cell is the
 least time and the median. The last column is what choose-convolutions takes, by `--prefer`.
 """
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from itertools import count
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,35 +24,59 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "runtime")]
 
-from benchmarks.kernels import conv
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes import choose_convolutions
+from cuvilc.dialect.passes.choose_convolutions import Layer
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
-from cuvilc.dialect.winograd import TILES, weight_points
+from cuvilc.dialect.winograd import TILES, tile_of, weight_points
 from cuvilc.targets import x86
-from cuvilc.targets.schedules import winograd
+from cuvilc.targets.schedules import conv, winograd
 from tests.targets.kernel_harness import Kernel, Launch, guarded_array, program_of, random_feeds
 
-LAYERS = ("64x56", "128x28", "256x14", "512x7", "128x56/2", "256x28/2", "512x14/2")
+LAYERS = (
+    "64x56", "128x28", "256x14", "512x7", "128x56/2", "256x28/2", "512x14/2",
+    "24x74x32:1x3", "48x34x16:3x1", "96x12x4:3x1", "192x17:1x3", "512x1x249:1x3",
+)  # fmt: skip
 SECONDS = 3.0  # a layer and number of threads
 
 
-def tiled(channels: int, size: int, tile: int, stride: int) -> Any:
+def layer_of(text: str) -> Layer:
+    sizes, _, stride = text.partition("/")
+    sizes, _, window = sizes.partition(":")
+    channels, *size = map(int, sizes.split("x"))
+    size = (size * 2)[:2]
+    taps = tuple(map(int, (window or "3x3").split("x")))
+    down, across = (int(stride or 1) if n > 1 else 1 for n in taps)
+    counts = -(-size[0] // down), -(-size[1] // across)
+    pads = tuple(n // 2 for n in taps)
+    return Layer(channels, channels, (1, *size), counts, taps, pads, (down, across))
+
+
+def program(layer: Layer, tile: Any = None) -> Any:
+    """Of the layer and a ReLU, direct without a tile; and its schedule."""
+    c, pads = layer.channels, {"pads_begin": layer.pads, "pads_end": layer.pads}
+    weights = (c, c, *layer.window) if tile is None else (c, prod(weight_points(tile)), c)
     types = [
-        TensorType((1, channels, size, size), layout="NCHW16c"),
-        TensorType((channels, weight_points(tile) ** 2, channels), layout="pack0_32"),
-        TensorType((channels,)),
+        TensorType((1, c, *layer.sizes[1:]), layout="NCHW16c"),
+        TensorType(weights, layout="pack0_32"),
+        TensorType((c,)),
     ]
 
-    def body(x: Any, u: Any, bias: Any) -> Any:
-        value = ir.build(
-            "ai.conv_winograd", x, u, bias, tile=tile, stride=stride, pads_begin=(1, 1),
-            pads_end=(1, 1), out_layout="NCHW16c",
-        )  # fmt: skip
+    def body(*operands: Any) -> Any:
+        if tile is None:
+            attrs = {"strides": layer.strides, "dilations": (1, 1)}
+            value = ir.build("ai.conv", *operands, **attrs, **pads, out_layout="NCHW16c")
+        else:
+            attrs = {"tile": tile, "strides": layer.strides, "out_layout": "NCHW16c"}
+            value = ir.build("ai.conv_winograd", *operands, **attrs, **pads)
         return ir.build("ai.relu", value)
 
-    return program_of(types, body), winograd.schedule
+    return program_of(types, body), (conv if tile is None else winograd).schedule
+
+
+def spelled(tile: Any) -> str:
+    return f"F({tile[0]}×{tile[1]})"
 
 
 class Team:
@@ -87,27 +113,23 @@ class Team:
         return seconds
 
 
-def chosen(channels: int, size: int, stride: int) -> str:
+def chosen(layer: Layer) -> str:
     """What the compiler takes, by preference."""
     found = {}
     for prefer in ("balanced", "speed"):
         context = PassContext(prefer=prefer)
-        sizes, counts = (1, size, size), (-(-size // stride),) * 2
         try:
-            tile = choose_convolutions.cheapest(
-                context, channels, channels, sizes, counts, (1, 1), stride
-            )
-            found[prefer] = f"F({tile}×{tile})"
+            found[prefer] = spelled(choose_convolutions.cheapest(context, layer))
         except choose_convolutions.Miss:
             found[prefer] = "direct"
     return ", ".join(f"{prefer} {name}" for prefer, name in found.items())
 
 
-def measure(layer: str, chip: Any) -> None:
-    sizes, _, strided = layer.partition("/")
-    (channels, size), stride = map(int, sizes.split("x")), int(strided or 1)
-    programs = {"direct": conv(channels, size, channels, 3, stride)}
-    programs |= {f"F({t}×{t})": tiled(channels, size, t, stride) for t in TILES}
+def measure(text: str, chip: Any) -> None:
+    layer = layer_of(text)
+    programs = {"direct": program(layer)}
+    for tile in (tile_of(t, layer.window) for t in TILES):
+        programs[spelled(tile)] = program(layer, tile)
     launches = {
         name: Launch(Kernel(program, chip, schedule), random_feeds(program))
         for name, (program, schedule) in programs.items()
@@ -124,8 +146,8 @@ def measure(layer: str, chip: Any) -> None:
             f"{name} {least[name]:.3f} ({median(t):.3f}) ms {least['direct'] / least[name]:.2f}x"
             for name, t in times.items()
         ]
-        print(f"{chip.name} {layer:9} {threads} thread{'s' * (threads > 1)}: ", end="")
-        print("   ".join(cells), "  ", chosen(channels, size, stride), flush=True)
+        print(f"{chip.name} {text:12} {threads} thread{'s' * (threads > 1)}: ", end="")
+        print("   ".join(cells), "  ", chosen(layer), flush=True)
 
 
 def main(words: list[str]) -> None:

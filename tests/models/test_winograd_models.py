@@ -42,10 +42,11 @@ class Network:
         return name
 
     def conv(
-        self, channels: int, outputs: int, pads: tuple[int, ...] = (1, 1, 1, 1), stride: int = 1
-    ) -> str:
-        operands = (self.last, self.weight(outputs, channels, 3, 3), self.weight(outputs))
-        return self.node("Conv", *operands, pads=list(pads), strides=[stride, stride])
+        self, channels: int, outputs: int, pads: tuple[int, ...] = (1, 1, 1, 1), stride: int = 1,
+        window: tuple[int, ...] = (3, 3),
+    ) -> str:  # fmt: skip
+        operands = (self.last, self.weight(outputs, channels, *window), self.weight(outputs))
+        return self.node("Conv", *operands, pads=list(pads), strides=[stride] * len(window))
 
     def save(self, path: Path) -> Path:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
@@ -72,6 +73,26 @@ def residual(shape: list[Any]) -> Network:
     return net
 
 
+def factorised(shape: list[Any]) -> Network:
+    """Windows 1×3 and 3×1 by turns, as Inception networks have them."""
+    net = Network(shape)
+    first = net.node("Relu", net.conv(19, 45, (0, 1, 0, 1), window=(1, 3)))
+    net.node("LeakyRelu", net.conv(45, 40, (2, 0, 0, 0), window=(3, 1)), alpha=0.2)
+    net.node("Add", net.conv(40, 45, (0, 2, 0, 0), window=(1, 3)), first)
+    net.conv(45, 24, (1, 1, 1, 1), stride=2, window=(3, 1))
+    net.node("Relu", net.last)
+    return net
+
+
+def speech(shape: list[Any]) -> Network:
+    """Windows along the one axis that there is, as encoders of sound have them."""
+    net = Network(shape)
+    net.node("Relu", net.conv(20, 392, (1, 1), window=(3,)))
+    net.node("Relu", net.conv(392, 264, (0, 0), stride=2, window=(3,)))
+    net.conv(264, 65, (2, 0), window=(3,))
+    return net
+
+
 def applied(report: Any) -> int:
     return int(report.applied.get("winograd", 0))
 
@@ -89,6 +110,24 @@ def test_a_network_of_symbolic_sizes(tmp_path: Path) -> None:
     sizes = [(1, 23, 30), (3, 8, 9), (2, 4, 50)]
     cases = [{"x": RNG.standard_normal((n, 19, h, w)).astype(np.float32)} for n, h, w in sizes]
     agree.check(path, tmp_path, cases)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "layers"),
+    [
+        (factorised, [1, 19, 24, 30], 3), (factorised, [3, 19, 24, 31], 3),
+        (factorised, ["n", 19, "h", "w"], 3), (speech, [1, 20, 301], 3),
+        (speech, ["n", 20, "t"], 2),
+    ],
+)  # fmt: skip
+def test_windows_of_one_axis(tmp_path: Path, network: Any, shape: list[Any], layers: int) -> None:
+    path = network(shape).save(tmp_path / "net.onnx")
+    assert applied(build(BuildRequest(path, stop_after="optimise", vectors=0))) == layers
+    exact = build(BuildRequest(path, stop_after="optimise", vectors=0, math="exact"))
+    assert applied(exact) == 0
+    known = {"n": (1, 3), "h": (24, 9), "w": (30, 6), "t": (64, 7)}
+    sizes = [[known[d][i] if isinstance(d, str) else d for d in shape] for i in range(2)]
+    agree.check(path, tmp_path, [{"x": RNG.standard_normal(s).astype(np.float32)} for s in sizes])
 
 
 def test_the_package_does_not_grow(tmp_path: Path) -> None:

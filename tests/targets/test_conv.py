@@ -56,7 +56,7 @@ def conv(
 
 
 @on_chips
-@pytest.mark.parametrize("outputs", [1, 3, 8, 9, 16, 24, 30, 32, 48, 70])
+@pytest.mark.parametrize("outputs", [1, 3, 8, 9, 16, 24, 30, 32, 48, 56, 70])
 @pytest.mark.parametrize("inputs", [1, 3, 17, 32])
 def test_channels(inputs: int, outputs: int, chip: Any) -> None:
     check(conv((1, inputs, 5, 17), outputs, tail=["ai.relu"]), chip, schedule)

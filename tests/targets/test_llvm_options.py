@@ -18,7 +18,7 @@ from tests.targets.test_winograd import weights
 PLAIN = Target({"kind": "llvm", "opt-level": 1, **V4.llvm})  # the same, without options
 
 
-def function(tile: int) -> Any:
+def function(tile: Any) -> Any:
     program = weights(64, 32, tile)
     with program:
         region = Region.of(program, program.function("main"))
@@ -31,7 +31,7 @@ def compiled(code: Any, target: Target, path: Path) -> bytes:
 
 
 def test_options_hold_for_everyone_until_the_last_ends(tmp_path: Path) -> None:
-    code, path = function(4), tmp_path / "k.o"
+    code, path = function((4, 4)), tmp_path / "k.o"
     with_options = compiled(code, llvm.llvm_target(V4.llvm), path)
     without = compiled(code, PLAIN, path)
     assert without != with_options
@@ -45,7 +45,7 @@ def test_options_hold_for_everyone_until_the_last_ends(tmp_path: Path) -> None:
 
 def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
     """Of two kernels by turns: the shorter one ends while the longer is compiled."""
-    codes, target = [function(2), function(4)], llvm.llvm_target(V4.llvm)
+    codes, target = [function((2, 2)), function((4, 4))], llvm.llvm_target(V4.llvm)
     alone = [compiled(code, target, tmp_path / "k.o") for code in codes]
 
     def again(n: int) -> bool:

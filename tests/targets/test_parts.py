@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from cuvilc.targets import kernels
 from cuvilc.targets.chip import Chip
 from tests.targets.kernel_harness import V3, V4
 
-ATTRS = {"tile": 4, "stride": 1, "pads_begin": (1, 1), "pads_end": (1, 1), "out_layout": "NCHW16c"}
+ATTRS = {
+    "tile": (4, 4), "strides": (1, 1), "pads_begin": (1, 1), "pads_end": (1, 1),
+    "out_layout": "NCHW16c",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def layers(*sizes: tuple[int, int]) -> Program:
     types = []
     for channels, size in sizes:
         types.append(TensorType((1, channels, size, size), layout="NCHW16c"))
-        weights = (channels, weight_points(4) ** 2, channels)
+        weights = (channels, prod(weight_points((4, 4))), channels)
         types.append(TensorType(weights, layout="pack0_32"))
     with program:
         names = tuple(f"x{n}" for n in range(len(types)))
@@ -75,7 +79,10 @@ def test_kernels_share_parts(
     monkeypatch.setattr(kernels, "_compile", noted)
     first, second = compiled(program, Cache(tmp_path)).values()
     shared = first.parts.keys() & second.parts.keys()
-    assert {"part_winograd_inputs_4_1_x86_64_v4", "part_winograd_results_4_1_x86_64_v4"} <= shared
+    assert {
+        "part_winograd_inputs_4_4_1_1_x86_64_v4",
+        "part_winograd_results_4_4_1_1_x86_64_v4",
+    } <= shared
     assert len(compiled_symbols) == len(set(compiled_symbols))
     assert set(compiled_symbols) == first.parts.keys() | second.parts.keys()
 
@@ -106,7 +113,7 @@ def test_parts_are_cached(program: Program, tmp_path: Path) -> None:
     again = compiled(program, cache)
     assert code(again) == code(made)
     assert all(kernel.cached for kernel in again.values())
-    lost = cache._path(kernels._part_key("part_winograd_inputs_4_1_x86_64_v4", V4))
+    lost = cache._path(kernels._part_key("part_winograd_inputs_4_4_1_1_x86_64_v4", V4))
     lost.unlink()
     repaired = compiled(program, cache)
     assert [kernel.cached for kernel in repaired.values()] == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 from cuvilc.dialect import ir
 from cuvilc.dialect.passes.choose_convolutions import MOST_ERROR
 from cuvilc.dialect.types import TensorType
-from cuvilc.dialect.winograd import STRIDES, TILES, error_bound, weight_points
+from cuvilc.dialect.winograd import (
+    STRIDES,
+    TILES,
+    WINDOWS,
+    Tile,
+    error_bound,
+    tile_of,
+    weight_points,
+    window_of,
+)
 from cuvilc.targets.schedules import winograd, winograd_weights
 from tests.targets.kernel_harness import V4, Kernel, program_of
 from tests.targets.samples import needs
@@ -67,29 +77,39 @@ CASES: dict[str, Case] = {
 
 
 def convolution(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
-    """By the definition, in float64: [C, n, n] and [O, C, 3, 3], padding 1."""
-    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
+    """By the definition, in float64: [C, n, n] and [O, C, h, w], padding 1 where a side is 3."""
+    rows, columns = w.shape[2:]
+    padded = np.pad(x.astype(np.float64), ((0, 0), *_pads((rows, columns))))
     y = np.zeros((OUTPUTS, SIZE // stride, SIZE // stride))
-    for i in range(3):
-        for j in range(3):
+    for i in range(rows):
+        for j in range(columns):
             seen = padded[:, i : i + SIZE : stride, j : j + SIZE : stride]
             y += np.einsum("cij,oc->oij", seen, w[:, :, i, j].astype(np.float64))
     return y
 
 
-def kernels(channels: int, tile: int, stride: int) -> tuple[Kernel, Kernel]:
+def _pads(window: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    down, across = (n // 2 for n in window)
+    return (down, down), (across, across)
+
+
+def kernels(channels: int, tile: Tile, stride: int) -> tuple[Kernel, Kernel]:
     """What prepares the weights, and the convolution."""
-    w = TensorType((OUTPUTS, channels, 3, 3), layout="pack0_32")
-    u = TensorType((OUTPUTS, weight_points(tile) ** 2, channels), layout="pack0_32")
+    window = window_of(tile)
+    w = TensorType((OUTPUTS, channels, *window), layout="pack0_32")
+    u = TensorType((OUTPUTS, prod(weight_points(tile)), channels), layout="pack0_32")
     x = TensorType((1, channels, SIZE, SIZE), layout="NCHW16c")
+    pads = tuple(n // 2 for n in window)
 
     def prepare(w: Any) -> Any:
-        return ir.build("ai.winograd_weights", w, tile=tile, stride=stride, out_layout="pack0_32")
+        return ir.build(
+            "ai.winograd_weights", w, tile=tile, strides=(stride,) * 2, out_layout="pack0_32"
+        )
 
     def multiply(x: Any, u: Any) -> Any:
         return ir.build(
-            "ai.conv_winograd", x, u, tile=tile, stride=stride, pads_begin=(1, 1),
-            pads_end=(1, 1), out_layout="NCHW16c",
+            "ai.conv_winograd", x, u, tile=tile, strides=(stride,) * 2, pads_begin=pads,
+            pads_end=pads, out_layout="NCHW16c",
         )  # fmt: skip
 
     first = Kernel(program_of([w], prepare), V4, winograd_weights.schedule)
@@ -97,16 +117,19 @@ def kernels(channels: int, tile: int, stride: int) -> tuple[Kernel, Kernel]:
 
 
 @needs(V4)
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("size", TILES)
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("channels", [16, 128, 512])
-def test_error_is_bounded(channels: int, stride: int, tile: int) -> None:
+def test_error_is_bounded(channels: int, stride: int, size: int, window: Any) -> None:
     """Relative to the largest result of the layer, and so to the largest input times Σ|w|."""
+    tile = tile_of(size, window)
     first, second = kernels(channels, tile, stride)
     worst = {}
     for name, case in CASES.items():
         for seed in range(3):
             x, w = (a.astype(np.float32) for a in case(np.random.default_rng(seed), channels))
+            w = np.ascontiguousarray(w[:, :, : window[0], : window[1]])
             wanted = convolution(x, w, stride)
             (u,) = first.run({"x0": w})
             (found,) = second.run({"x0": x[None], "x1": u})
@@ -120,4 +143,4 @@ def test_error_is_bounded(channels: int, stride: int, tile: int) -> None:
 def test_what_is_chosen_keeps_to_the_table() -> None:
     limit = RELATIVE["float32"]
     assert limit is not None
-    assert limit / 4 > MOST_ERROR > error_bound(4, 512)
+    assert limit / 4 > MOST_ERROR > error_bound((4, 4), 512)

@@ -14,7 +14,7 @@ from cuvilc.dialect import ir
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Emitter, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import conv_pointwise
-from cuvilc.targets.schedules.conv_plan import Plan, plan_of
+from cuvilc.targets.schedules.conv_plan import Plan, plan_of, unit_cases
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_taps import Step, Taps, over_row
 from cuvilc.targets.schedules.conv_window import BLOCK, column, dynamic_taps
@@ -67,20 +67,15 @@ class _Conv:
 
     def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
         plan = self.plan
-        odd = plan.blocks % plan.unit_blocks
 
-        def whole() -> None:
-            self._rows(image, unit, plan.unit_blocks, first_row, last_row)
+        def of(width: int, channels: int | None) -> Callable[[], None]:
+            return lambda: self._rows(image, unit, width, channels, first_row, last_row)
 
-        def single() -> None:
-            self._rows(image, unit, 1, first_row, last_row)
+        first_of(self.b, unit_cases(plan, unit, of))
 
-        if not odd:
-            whole()
-            return
-        first_of(self.b, [(unit < plan.unit_count - 1, whole), (None, single)])
-
-    def _rows(self, image: Any, unit: Any, blocks: int, first_row: Any, last_row: Any) -> None:
+    def _rows(
+        self, image: Any, unit: Any, width: int, exist: int | None, first_row: Any, last_row: Any
+    ) -> None:
         plan, b, k = self.plan, self.b, self.k
         block = b.let(unit * plan.unit_blocks)
         panel = k.floordiv(block, PANEL // BLOCK)
@@ -97,8 +92,9 @@ class _Conv:
             first_tap, last_tap = dynamic_taps(self.emitter, plan.height, oh)
             at = (oh * plan.height.stride - plan.height.pad) * self.row
             tile = _Tile(
-                self, image, block, blocks, weights, oh, first_tap, last_tap, b.let(plane + at)
-            )
+                self, image, block, (width, exist), weights, oh, first_tap, last_tap,
+                b.let(plane + at),
+            )  # fmt: skip
             over_row(self.emitter, plan.width, plan.pixels, tile.emit)
 
 
@@ -106,10 +102,11 @@ class _Tile:
     """Emits register tiles of one output row."""
 
     def __init__(
-        self, conv: _Conv, image: Any, block: Any, blocks: int, weights: Any,
+        self, conv: _Conv, image: Any, block: Any, channels: tuple[int, int | None], weights: Any,
         oh: Any, first_tap: Any, last_tap: Any, row: Any,
     ) -> None:  # fmt: skip
-        self.conv, self.image, self.block, self.blocks = conv, image, block, blocks
+        """`channels`: (those of the tile, how many of them exist, if known)."""
+        self.conv, self.image, self.block, (self.width, self.exist) = conv, image, block, channels
         self.weights, self.oh, self.row = weights, oh, row
         self.first_tap, self.last_tap = first_tap, last_tap
         self._down = conv.plan.height.dilation * conv.row
@@ -118,7 +115,7 @@ class _Tile:
         """`width` pixels from `ow`."""
         conv, plan = self.conv, self.conv.plan
         b = conv.b
-        channels = plan.tile_width(self.blocks)
+        channels = self.width
         sets = RegisterTile.sets_for(conv.chip, width, channels) if width == 1 else 1
         sets = sets if plan.channels % sets == 0 else 1
         tile = RegisterTile(b, width, channels, sets)
@@ -146,7 +143,8 @@ class _Tile:
         taps.over(nest)
         tile.gather_sets()
         pixels = conv.store.pixels(self.oh, ow)
-        conv.store.tile(tile, self.image, self.block, self.blocks, pixels)
+        blocks = -(-channels // BLOCK)
+        conv.store.tile(tile, self.image, self.block, blocks, pixels, exist=self.exist)
 
     def _scalars(self, ow: Any, kw: Any, at: Any, edge: frozenset[int]) -> Callable[[int], Any]:
         """The input element at tap `kw` of a pixel of the tile, whose first window begins at `at`;

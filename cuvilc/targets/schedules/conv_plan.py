@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, tile_rows
 
 _TASK_FLOPS = 2.5e6  # about 20 us
+_HALF = BLOCK // 2
 USUAL_WIDTH = 56  # of a row, where it is known only at run time
 
 
@@ -32,6 +34,21 @@ class ChannelUnits:
     @property
     def unit_count(self) -> int:
         return -(-self.blocks // self.unit_blocks)
+
+    @property
+    def unit_width(self) -> int:
+        """Channels of a register tile of any unit but the last."""
+        return tile_width(min(self.outputs, self.unit_blocks * BLOCK))
+
+    @property
+    def last_channels(self) -> int:
+        """Output channels of the last unit."""
+        return self.outputs - (self.unit_count - 1) * self.unit_blocks * BLOCK
+
+    @property
+    def last_width(self) -> int:
+        """Channels of its register tile."""
+        return tile_width(self.last_channels)
 
     @property
     def unit_groups(self) -> int:
@@ -57,10 +74,6 @@ class Plan(ChannelUnits):
     rows: int = 1  # in a task
     units: int = 1  # in a task
 
-    def tile_width(self, blocks: int) -> int:
-        """Channels of a register tile over so many blocks: half of one if they suffice."""
-        return tile_width(self.outputs, blocks)
-
     @property
     def row_groups(self) -> Dim:
         return ceildiv(self.height.count, self.rows)
@@ -76,17 +89,31 @@ class Plan(ChannelUnits):
         return taps * (2 * self.outputs * self.channels) * self.images
 
 
+def unit_cases(
+    plan: ChannelUnits, unit: Any, of: Callable[[int, int | None], Callable[[], None]]
+) -> list[tuple[Any, Callable[[], None]]]:
+    """`of(width of a register tile, how many of its channels exist, if known)` for microkernel's
+    first_of: a unit, and the last one where its tile is narrower.
+    """
+    last = of(plan.last_width, plan.last_channels)
+    if plan.unit_count <= 1:
+        return [(None, last)]
+    if plan.last_width == plan.unit_width:
+        return [(None, of(plan.unit_width, None if plan.outputs % BLOCK else plan.unit_width))]
+    return [(unit < plan.unit_count - 1, of(plan.unit_width, plan.unit_width)), (None, last)]
+
+
 def blocks_of_unit(outputs: int, groups: int, chip: Chip) -> int:
     """Two where two vectors hold them, and the output channels of a group are whole pairs."""
     pairs = outputs > BLOCK and (groups == 1 or (outputs // groups) % PANEL == 0)
     return 2 if pairs and chip.lanes * 2 >= PANEL else 1
 
 
-def tile_width(outputs: int, blocks: int) -> int:
-    """Channels of a register tile. Two short vectors take no longer than a long one that is half
-    empty, and on many chips half as long.
+def tile_width(channels: int) -> int:
+    """Of a register tile for so many: whole halves of a block. A short vector takes no longer than
+    a long one that is half empty, and on many chips half as long.
     """
-    return BLOCK // 2 if outputs <= BLOCK // 2 else blocks * BLOCK
+    return -(-channels // _HALF) * _HALF
 
 
 def plan_of(region: Region, chip: Chip) -> Plan:
@@ -107,8 +134,9 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
     plan = Plan(
         anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
-        unit_blocks, tile_rows(chip, tile_width(outputs, unit_blocks)),
+        unit_blocks, 1,
     )  # fmt: skip
+    plan.pixels = tile_rows(chip, plan.unit_width)
     _group(plan)
     return plan
 
@@ -143,7 +171,7 @@ def _group(plan: Plan) -> None:
     """Rows, then units, until a task is long enough."""
     count = plan.width.count if isinstance(plan.width.count, int) else USUAL_WIDTH
     taps = plan.height.kernel * plan.width.kernel
-    row_flops = max(2 * count * plan.tile_width(plan.unit_blocks) * plan.channels * taps, 1)
+    row_flops = max(2 * count * plan.unit_width * plan.channels * taps, 1)
     rows = max(1, round(_TASK_FLOPS / row_flops))
     if isinstance(plan.height.count, int):
         groups = max(1, -(-plan.height.count // rows))

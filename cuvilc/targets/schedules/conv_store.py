@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -82,21 +82,24 @@ class ChannelStore:
 
     def tile(
         self, tile: Pixels, image: Any, block: Any, blocks: int, place: Callable[[Any], Any],
-        count: Any = None, line: int | None = None,
+        count: Any = None, line: int | None = None, exist: int | None = None,
     ) -> None:  # fmt: skip
         """`place(p)` is the spatial index of pixel p; channels begin at `block`; `count`: of the
         pixels that are stored, the first ones (all, unless given); `line`: how many lie side by
-        side, again and again (all, unless given).
+        side, again and again (all, unless given); `exist`: how many of the tile's channels are of
+        the result, where that is known.
         """
-        partial = self.channels % BLOCK
+        if exist is None and not self.channels % BLOCK:
+            exist = blocks * BLOCK
+        lanes = [None if exist is None else min(exist - h * BLOCK, BLOCK) for h in range(blocks)]
         line = tile.rows if line is None else line
         if self.levels is not None and count is None and line >= TOGETHER:
             self._levels(self.levels, tile, image, block, blocks, place, line)
             return
         count = tile.rows if count is None else count
-        if not partial and self.epilogue.unrolls:
-            for h in range(blocks):
-                with self.b.loop(BLOCK, self.lanes) as lane:
+        if exist is not None and exist % (BLOCK // 2) == 0 and self.epilogue.unrolls:
+            for h, some in enumerate(lanes):
+                with self.b.loop(some, self.lanes) as lane:
                     for p in range(tile.rows):
                         value = tile.at(p, lane + h * BLOCK)
                         with self._while(p, count):
@@ -105,9 +108,9 @@ class ChannelStore:
         memory = tile.spill()
         rows = opaque(self.b, count) if tile.rows > 1 else 1  # LLVM shall not unroll it
         with self.b.loop(rows, name="p") as p:
-            for h in range(blocks):
+            for h, some in enumerate(lanes):
                 at = p * tile.width + h * BLOCK
-                self.pixel(memory, at, image, block + h, place(p))
+                self.pixel(memory, at, image, block + h, place(p), some)
 
     def _levels(
         self, levels: LevelStore, tile: Pixels, image: Any, block: Any, blocks: int,
@@ -164,22 +167,38 @@ class ChannelStore:
         return nullcontext() if sure else self.b.when(p < count)
 
     def pixel(
-        self, memory: Buffer, at: Any, image: Any, block: Any, place: tuple[Any, ...]
-    ) -> None:
-        """A block of channels of one pixel, from index `at` of the memory on."""
+        self, memory: Buffer, at: Any, image: Any, block: Any, place: tuple[Any, ...],
+        exist: int | None = None,
+    ) -> None:  # fmt: skip
+        """A block of channels of one pixel, from index `at` of the memory on; `exist`: how many of
+        them are of the result, where that is known.
+        """
+
+        def values(lane: Any) -> tuple[Any]:
+            return (self.b.load(memory, at + lane),)
+
+        self.pixels_of(values, image, block, (place,), exist)
+
+    def pixels_of(
+        self, values: Callable[[Any], Sequence[Any]], image: Any, block: Any, places: Sequence[Any],
+        exist: int | None = None,
+    ) -> None:  # fmt: skip
+        """A block of channels of some pixels, of which `values(lane)` has one channel."""
 
         def pieces(some: list[tuple[int, int]]) -> Callable[[], None]:
             def body() -> None:
                 for offset, lanes in some:
                     with self.b.loop(lanes, self.lanes) as lane:
-                        value = self.b.load(memory, at + offset + lane)
-                        self._store(image, block * BLOCK + offset + lane, place, value)
+                        for place, value in zip(places, values(offset + lane), strict=True):
+                            self._store(image, block * BLOCK + offset + lane, place, value)
 
             return body
 
         partial, whole = self.channels % BLOCK, pieces([(0, BLOCK)])
         if not partial:
             whole()
+        elif exist is not None:
+            pieces(powers_of_two(exist))()
         elif self.channels < BLOCK:
             pieces(powers_of_two(partial))()
         else:

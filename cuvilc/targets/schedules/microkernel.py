@@ -1,13 +1,13 @@
 """The register tile that products and convolutions share: rows × width sums kept in registers.
 
-Every index into the sums is a constant, so LLVM's SROA turns the array into registers. The width is
-a power of two (other vectors are slow in LLVM's code), the rows are as many as the chip's registers
-hold.
+Every index into the sums is a constant, so LLVM's SROA turns the array into registers. A row is cut
+into vectors of powers of two (others are slow in LLVM's code), the rows are as many as the chip's
+registers hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -38,14 +38,14 @@ _CHEAP = frozenset(
 
 def tile_rows(chip: Chip, width: int) -> int:
     """How many rows of `width` sums fit into the registers."""
-    return min((chip.registers - _RESERVED) // max(width // chip.lanes, 1), _MOST_ROWS)
+    return min((chip.registers - _RESERVED) // -(-width // chip.lanes), _MOST_ROWS)
 
 
 def unrolled_steps(chip: Chip, rows: int, width: int, sets: int) -> int:
     """Steps of the reduction in a loop's body: short ones are repeated, or the loop itself would
     cost.
     """
-    per_step = rows * max(width // chip.lanes, 1)
+    per_step = rows * -(-width // chip.lanes)
     return max(sets, 4 if per_step <= 12 else 2 if per_step <= 16 else 1)
 
 
@@ -157,7 +157,7 @@ class RegisterTile:
         self.b, self.rows, self.width, self.sets, self.dtype = b, rows, width, sets, dtype
         self._sums = b.local(rows * width * sets, dtype)
         for s in range(sets):
-            with b.loop(width, "vectorized") as lane:
+            for lane in self._vectors():
                 for r in range(rows):
                     self.put(r, lane, const(start, dtype), s)
 
@@ -165,9 +165,15 @@ class RegisterTile:
     def sets_for(chip: Chip, rows: int, width: int) -> int:
         """Turns that give enough independent sums: a power of two."""
         sets = 1
-        while sets * rows * max(width // chip.lanes, 1) < _CHAINS:
+        while sets * rows * -(-width // chip.lanes) < _CHAINS:
             sets *= 2
         return sets
+
+    def _vectors(self) -> Iterator[Any]:
+        """The lanes of a row, vector by vector, each inside its loop."""
+        for offset, lanes in powers_of_two(self.width):
+            with self.b.loop(lanes, "vectorized") as lane:
+                yield lane + offset if offset else lane
 
     def at(self, row: int, lane: Any, s: int = 0) -> PrimExpr:
         return self.b.load(self._sums, const((s * self.rows + row) * self.width) + lane)
@@ -180,15 +186,17 @@ class RegisterTile:
 
     def step(self, scalars: Sequence[Any], vector: Callable[[Any], Any], s: int = 0) -> None:
         """sums[r] += scalars[r] · vector for every row whose scalar is not None."""
-        with self.b.loop(self.width, "vectorized") as lane:
-            v = self.b.let(vector(lane))
-            for r, scalar in enumerate(scalars):
-                if scalar is not None:
+        rows = [(r, scalar) for r, scalar in enumerate(scalars) if scalar is not None]
+        # Of several vectors row by row, or the scalars of all rows would be kept for the next.
+        for some in [rows] if len(powers_of_two(self.width)) == 1 else [[row] for row in rows]:
+            for lane in self._vectors():
+                v = self.b.let(vector(lane))
+                for r, scalar in some:
                     self.add(r, lane, scalar * v, s)
 
     def begin(self, value: Callable[[Any], Any]) -> None:
         """Let each row's sums begin at `value(lane)` instead."""
-        with self.b.loop(self.width, "vectorized") as lane:
+        for lane in self._vectors():
             first = self.b.let(value(lane))
             for r in range(self.rows):
                 self.put(r, lane, first)
@@ -196,14 +204,14 @@ class RegisterTile:
     def gather_sets(self) -> None:
         """Add the sets up into the first."""
         for s in range(1, self.sets):
-            with self.b.loop(self.width, "vectorized") as lane:
+            for lane in self._vectors():
                 for r in range(self.rows):
                     self.add(r, lane, self.at(r, lane, s))
 
     def spill(self) -> Any:
         """The sums as an array [rows, width] in memory, for a loop over rows."""
         memory = self.b.local(self.rows * self.width, self.dtype)
-        with self.b.loop(self.width, "vectorized") as lane:
+        for lane in self._vectors():
             for r in range(self.rows):
                 self.b.store(memory, const(r * self.width) + lane, self.at(r, lane))
         return memory

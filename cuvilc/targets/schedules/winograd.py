@@ -1,7 +1,7 @@
 """Convolutions by Winograd's filtering, on channel-blocked activations: one kernel a layer.
 
 A task is some tiles of the result times some output channels. It transforms the inputs that the
-tiles see into scratch, multiplies them for each of the n² points with that point's weights, and
+tiles see into scratch, multiplies them for each of the tile's points with that point's weights, and
 transforms the products back, unit of output channels by unit, at whose store the epilogue follows.
 Tasks of one call that differ only in output channels share the transformed inputs. Layers that
 differ only in sizes share all of it (winograd_sizes.py).
@@ -17,6 +17,7 @@ from typing import Any
 from tvm import tirx
 
 from cuvilc.dialect.dims import symbol
+from cuvilc.dialect.winograd import matrices
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.facts import Facts
 from cuvilc.targets.part import Part, call_numbered, part
@@ -28,6 +29,7 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import first_of, greater, lesser, opaque, split
 from cuvilc.targets.schedules.winograd_plan import Plan, plan_of
 from cuvilc.targets.schedules.winograd_sizes import Sizes, decides, renamed_types, sizes_of
+from cuvilc.targets.schedules.winograd_transforms import combine
 from cuvilc.targets.tir import Buffer, as_expr
 
 
@@ -53,17 +55,17 @@ def _parts(plan: Plan, chip: Chip) -> dict[str, Part]:
     """What a layer calls, by the names of sizes."""
     size, _, spread = plan.row_sizes
 
-    def products(blocks: int) -> Part:
+    def products(width: int) -> Part:
         rest = plan.channels % BLOCK
-        return winograd_parts.products(chip, size, spread, blocks, rest)
+        return winograd_parts.products(chip, size, spread, width, rest)
 
-    odd = plan.blocks % plan.unit_blocks
     found = {
-        "inputs": winograd_parts.inputs(chip, plan.tile, plan.stride),
-        "products": products(plan.unit_blocks),
-        "results": winograd_parts.results(chip, plan.tile, plan.stride),
+        "inputs": winograd_parts.inputs(chip, plan.tile, plan.strides),
+        "products": products(plan.unit_width),
+        "results": winograd_parts.results(chip, plan.tile, plan.strides),
     }
-    return found | ({"odd_products": products(odd)} if odd else {})
+    narrow = plan.last_width != plan.unit_width
+    return found | ({"last_products": products(plan.last_width)} if narrow else {})
 
 
 def _shared(region: Region, chip: Chip, plan: Plan, sizes: Sizes, parts: dict[str, Part]) -> Part:
@@ -95,10 +97,11 @@ class _Winograd:
         self.b, self.k = self.emitter.builder, self.emitter.k
         self.x, self.u = (self.emitter.argument(v) for v in plan.anchor.operands[:2])
         self.store = ChannelStore(self.emitter, plan.anchor, plan.outputs, vectorize)
+        self.at_once = plan.one_axis and self.store.epilogue.unrolls
         self.seen = self.b.scratch(sizes["seen_lines"] * BLOCK, "float32")
         self.made = self.b.scratch(sizes["made_lines"] * BLOCK, "float32")
         # Between the two halves of a transform; not on the stack, which is aligned to 16 bytes.
-        self.half = self.b.scratch(plan.points**2 * BLOCK, "float32")
+        self.half = self.b.scratch(plan.products * BLOCK, "float32")
 
     def size(self, name: str) -> Any:
         """A size of the layer, as an index."""
@@ -141,17 +144,16 @@ class _Winograd:
     def _unit(self, rows: _Rows, unit: Any) -> None:
         plan = self.plan
 
-        def of(blocks: int, name: str) -> None:
+        def of(width: int, name: str) -> None:
             block = self.b.let(unit * plan.unit_blocks)
             self._multiply(rows, block, name)
-            rows.each(partial(self._finish, block, blocks))
+            rows.each(partial(self._finish, block, -(-width // BLOCK)))
 
-        odd = plan.blocks % plan.unit_blocks
         cases: list[tuple[Any, Callable[[], None]]]
-        cases = [(None, lambda: of(plan.unit_blocks, "products"))]
-        if odd:
+        cases = [(None, lambda: of(plan.unit_width, "products"))]
+        if "last_products" in self.parts:
             cases[0] = (unit < self.size("unit_count") - 1, cases[0][1])
-            cases.append((None, lambda: of(odd, "odd_products")))
+            cases.append((None, lambda: of(plan.last_width, "last_products")))
         first_of(self.b, cases)
 
     def _see_all(self, rows: _Rows) -> None:
@@ -173,32 +175,61 @@ class _Winograd:
         size = self.size
         self.call(
             name, (self.seen, self.u, self.made),
-            (size("points"), size("weight_points"), *rows.range, size("many"), weights,
-             size("channels"), size("point_stride"), size("block_stride")),
+            (size("points"), size("points_across"), size("weights_down"), size("weights_across"),
+             *rows.range, size("many"), weights, size("channels"), size("point_stride"),
+             size("block_stride")),
         )  # fmt: skip
 
     # ---- the results
 
     def _finish(self, block: Any, blocks: int, row: tuple[Any, Any, Any], place: Any) -> None:
         """Transform the products of the tile at `row` back, and store them."""
-        b, m = self.b, self.size("tile")
+        b = self.b
         image, down, across = row
-        top, left = b.let(down * m), b.let(across * m)
-        lines = self._count(top, "out_height")
-        columns = self._count(left, "out_width")
+        top, lines = self._results(down, "tile_down", "out_height")
+        left, columns = self._results(across, "tile_across", "out_width")
         point_stride, block_stride = self.size("point_stride"), self.size("block_stride")
         with b.loop(opaque(b, blocks), name="h") as h:
             source = b.let(h * block_stride + place * BLOCK)
-            self.call("results", (self.made, self.half), (source, point_stride))
             channels = b.let(block + h)
-            # LLVM shall unroll neither loop: what follows would be as often in the code.
-            with b.loop(opaque(b, lines), name="i") as i, b.loop(opaque(b, columns), name="p") as p:
-                at = b.let((i * self.size("points") + p) * BLOCK)
-                self.store.pixel(self.half, at, image, channels, (top + i, left + p))
 
-    def _count(self, start: Any, size: str) -> Any:
-        """Elements of a tile that begins at `start` along an axis."""
-        return self.b.let(lesser(self.size(size) - start, self.size("tile")))
+            def whole() -> None:
+                self._whole(source, image, channels, (top, left))
+
+            def partly() -> None:
+                self.call("results", (self.made, self.half), (source, point_stride))
+                # LLVM shall unroll neither loop: what follows would be as often in the code.
+                rows = b.loop(opaque(b, lines), name="i")
+                with rows as i, b.loop(opaque(b, columns), name="p") as p:
+                    at = b.let((i * self.size("points_across") + p) * BLOCK)
+                    self.store.pixel(self.half, at, image, channels, (top + i, left + p))
+
+            if not self.at_once:
+                partly()
+            else:
+                axis = self.plan.axis
+                full = self.k.eq((lines, columns)[axis], self.plan.tile[axis])
+                first_of(b, [(full, whole), (None, partly)])
+
+    def _whole(self, source: Any, image: Any, channels: Any, start: tuple[Any, Any]) -> None:
+        """Transform and store a block of channels of a whole tile of one axis, from `start` on."""
+        b, k, axis = self.b, self.k, self.plan.axis
+        matrix = matrices(self.plan.tile, self.plan.strides)[axis].output
+        steps = [b.let(source + p * self.size("point_stride")) for p in range(len(matrix[0]))]
+        top, left = start
+
+        def values(lane: Any) -> list[Any]:
+            loads = [k.let(b.load(self.made, step + lane)) for step in steps]
+            return [k.let(value) for value in combine(k, matrix, loads)]
+
+        places = [(top + i, left) if axis == 0 else (top, left + i) for i in range(len(matrix))]
+        self.store.pixels_of(values, image, channels, places)
+
+    def _results(self, number: Any, tile: str, size: str) -> tuple[Any, Any]:
+        """(the first, how many) of the tile of that number along an axis."""
+        most = self.size(tile)
+        first = self.b.let(number * most)
+        return first, self.b.let(lesser(self.size(size) - first, most))
 
 
 class _Rows:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, ceildiv
-from cuvilc.dialect.winograd import points, weight_points
+from cuvilc.dialect.winograd import Tile, points, weight_points
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.conv_plan import ChannelUnits, check_types
@@ -27,12 +28,12 @@ _LEAST_UNITS = 2
 @dataclass
 class Plan(ChannelUnits):
     """Sizes and decisions. A row is a tile of the result, a row tile as many as the registers hold;
-    a unit is the output channels of a register tile: one block of 16, or two.
+    a unit is the output channels of a register tile: one block of 16, or two, or half of the last.
     """
 
     anchor: Any
-    tile: int
-    stride: int
+    tile: Tile
+    strides: tuple[int, int]
     images: Dim
     height: Dim  # of the input
     width: Dim
@@ -47,25 +48,35 @@ class Plan(ChannelUnits):
     units: int = 1  # in a task
 
     @property
-    def points(self) -> int:
-        return points(self.tile, self.stride)
+    def points(self) -> tuple[int, int]:
+        return points(self.tile, self.strides)
 
     @property
-    def weight_points(self) -> int:
+    def one_axis(self) -> bool:
+        """Whether windows have one tap along the other axis."""
+        return 1 in self.tile
+
+    @property
+    def axis(self) -> int:
+        """The first one along which windows have 3 taps."""
+        return 0 if self.tile[0] > 1 else 1
+
+    @property
+    def products(self) -> int:
+        """Of a row, with each channel."""
+        return prod(self.points)
+
+    @property
+    def weight_points(self) -> tuple[int, int]:
         return weight_points(self.tile)
 
     @property
-    def step(self) -> int:
-        """Inputs from a tile to the next."""
-        return self.tile * self.stride
-
-    @property
     def tiles_down(self) -> Dim:
-        return ceildiv(self.out_height, self.tile)
+        return ceildiv(self.out_height, self.tile[0])
 
     @property
     def tiles_across(self) -> Dim:
-        return ceildiv(self.out_width, self.tile)
+        return ceildiv(self.out_width, self.tile[1])
 
     @property
     def total(self) -> Dim:
@@ -103,7 +114,7 @@ class Plan(ChannelUnits):
     @property
     def flops(self) -> Dim:
         """Of the products alone."""
-        return self.total * (2 * self.points**2 * self.channels * self.outputs)
+        return self.total * (2 * self.products * self.channels * self.outputs)
 
     @property
     def room(self) -> int:
@@ -128,10 +139,11 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
     (_, _, height, width), (_, _, down, across) = x.shape, result.shape
     plan = Plan(
-        anchor, attrs["tile"], attrs["stride"], x.shape[0], height, width, down, across,
+        anchor, attrs["tile"], attrs["strides"], x.shape[0], height, width, down, across,
         attrs["pads_begin"], channels, outputs, unit_blocks,
-        tile_rows(chip, unit_blocks * BLOCK),
+        1,
     )  # fmt: skip
+    plan.rows = tile_rows(chip, plan.unit_width)
     _group(plan, chip)
     return plan
 
@@ -142,7 +154,7 @@ def _group(plan: Plan, chip: Chip) -> None:
     """
     if isinstance(plan.total, int) and plan.total:
         plan.rows = balanced(plan.total, plan.rows)[0]
-    row_bytes = 4 * BLOCK * plan.points**2 * (plan.channel_blocks + plan.unit_blocks)
+    row_bytes = 4 * BLOCK * plan.products * (plan.channel_blocks + plan.unit_blocks)
     by_cache = int(_L2_SHARE * chip.l2_bytes / (row_bytes * plan.rows))
     most = max(-(-_LEAST_ROWS // plan.rows), by_cache)
     count = plan.row_tile_count
@@ -151,7 +163,7 @@ def _group(plan: Plan, chip: Chip) -> None:
         plan.row_tiles = -(-count // groups)
     else:
         groups, plan.row_tiles = 1, most
-    row_flops = 2 * plan.points**2 * plan.channels * plan.unit_blocks * BLOCK
+    row_flops = 2 * plan.products * plan.channels * plan.unit_blocks * BLOCK
     unit_flops = max(1, row_flops * plan.room)
     by_work = max(1, round(plan.unit_count * unit_flops / _TASK_FLOPS))
     pieces = min(-(-_TASKS // groups), by_work, max(1, plan.unit_count // _LEAST_UNITS))

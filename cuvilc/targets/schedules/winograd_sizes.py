@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim, Expr, substitute, symbol
@@ -51,7 +52,7 @@ class Sizes:
     def scratch_bytes(self) -> Dim:
         """What inputs, products and the half of a transform need."""
         values = self.values
-        lines = values["seen_lines"] + values["made_lines"] + values["points"] * values["points"]
+        lines = values["seen_lines"] + values["made_lines"] + values["points"]
         return lines * _LINE
 
 
@@ -61,18 +62,20 @@ def sizes_of(plan: Plan, parts: Mapping[str, Part], shared: bool) -> Sizes:
     # Scratch of [blocks of channels, n², rows, BLOCK]; an odd number of rows keeps the points of a
     # tile, which are written and read together, in different sets of the L1 cache.
     rows = plan.room | 1
-    block_lines = plan.points**2 * rows
+    block_lines = plan.products * rows
     values: dict[str, Dim] = {
         "images": plan.images, "height": plan.height, "width": plan.width,
         "out_height": plan.out_height, "out_width": plan.out_width,
         "pad_top": plan.pads[0], "pad_left": plan.pads[1],
-        "tile": plan.tile, "points": plan.points, "weight_points": plan.weight_points,
+        "tile_down": plan.tile[0], "tile_across": plan.tile[1], "points": plan.products,
+        "points_across": plan.points[1],
+        "weights_down": plan.weight_points[0], "weights_across": plan.weight_points[1],
         "tiles_down": plan.tiles_down, "tiles_across": plan.tiles_across, "total": plan.total,
         "row_size": size, "many": many,
         "row_tiles": plan.row_tiles, "row_tile_count": plan.row_tile_count,
         "channels": plan.channels, "channel_blocks": plan.channel_blocks, "blocks": plan.blocks,
         "units": plan.units, "unit_count": plan.unit_count, "unit_groups": plan.unit_groups,
-        "panel": plan.weight_points**2 * plan.channels * PANEL,
+        "panel": prod(plan.weight_points) * plan.channels * PANEL,
         "point_stride": rows * BLOCK, "block_stride": block_lines * BLOCK,
         "seen_lines": plan.channel_blocks * block_lines,
         "made_lines": plan.unit_blocks * block_lines,
@@ -128,8 +131,9 @@ def decides(region: Region, plan: Plan) -> str:
     numbers = {v: f"a{i}" for i, v in enumerate(region.arguments)}
     lines = [
         repr((
-            plan.unit_blocks, bool(plan.blocks % plan.unit_blocks), plan.row_sizes[2] == "open",
+            plan.unit_blocks, plan.last_width == plan.unit_width, plan.row_sizes[2] == "open",
             len(region.scalars), "in_place" in region.function.attributes,
+            *[plan.tile, plan.strides] * plan.one_axis,
         ))
     ]  # fmt: skip
     lines += [f"{numbers[v]}: {_spelled(region.type_of(v))}" for v in region.arguments]

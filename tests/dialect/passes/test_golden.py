@@ -98,9 +98,10 @@ def _fold_batch_norm() -> Any:
 def _choose_convolutions() -> Any:
     def body(m, x):
         y = m.relu(m.conv(x, m.weight(32, 16, 3, 3), m.weight(32), pad=1))
-        return m.conv(y, m.weight(16, 32, 3, 3), pad=1, stride=2)
+        y = m.conv(y, m.weight(16, 32, 3, 3), pad=1, stride=2)
+        return m.conv(y, m.weight(48, 16, 1, 3))
 
-    return make({"x": "[n,16,h,20]"}, body)
+    return make({"x": "[n,16,h,80]"}, body)
 
 
 def _fuse() -> Any:
