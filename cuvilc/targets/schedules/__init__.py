@@ -9,8 +9,10 @@ from cuvilc.targets.region import Region, Scheduled
 from cuvilc.targets.schedules import (
     attention,
     attention_narrow,
+    byte_table,
     conv,
     conv_dot,
+    conv_strassen,
     conv_words,
     depthwise,
     depthwise_dot,
@@ -55,6 +57,7 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("lora-shrink", lora_shrink.schedule),
     ("conv", conv.schedule),
     ("conv-words", conv_words.schedule),
+    ("conv-strassen", conv_strassen.schedule),
     ("conv-dot", conv_dot.schedule),
     ("winograd", winograd.schedule),
     ("winograd-weights", winograd_weights.schedule),
@@ -74,6 +77,7 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("suppression", special_suppression.schedule),
     ("tree", tree.schedule),
     ("relayout", relayout.schedule),
+    ("byte-table", byte_table.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )

@@ -170,7 +170,7 @@ class _Conv:
             tiles = b.let(rows * plan.row_tiles)
             self.emitter.call(
                 self.parts["products"], (self.seen, self.weights, self.made),
-                (tiles, conv.channels, plan.point, plan.weights_point, plan.made_point),
+                (POINTS, tiles, conv.channels, plan.point, plan.weights_point, plan.made_point),
             )  # fmt: skip
             self._finish(image, block, low, tiles)
         return self.emitter.finish("conv-int8-winograd", plan.tasks, plan.conv.flops)

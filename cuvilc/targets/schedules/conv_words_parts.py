@@ -1,8 +1,7 @@
-"""What all convolutions of conv_words.py share (part.py): their sizes are arguments.
+"""What all convolutions of conv_words.py and conv_strassen.py share (part.py): sizes are arguments.
 
-Inputs are [16 points, tiles, channels], of which each four neighbours are in the order ORDER;
-weights [16 points, pairs of channels, BLOCK, 2], the pairs in the same order; products [16 points,
-tiles, BLOCK].
+Inputs are [points, tiles, channels], of which each four neighbours are in the order ORDER; weights
+[points, pairs of channels, BLOCK, 2], the pairs in the same order; products [points, tiles, BLOCK].
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from tvm import tirx
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import GROUP_BYTES, PAIRS, WORDS
 from cuvilc.targets.part import Part, PartBuilder, part
+from cuvilc.targets.schedules.conv_strassen_texts import right_text
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.conv_words_texts import (
-    POINTS,
     TILE,
     inputs_text,
     weights_text,
@@ -47,10 +46,19 @@ def weights(chip: Chip) -> Part:
     return part(chip, _weights, "words_weights")
 
 
+def strassen_weights(chip: Chip, depth: int) -> Part:
+    """Transform the weights of conv_strassen.py of a unit, which begin at byte `first`.
+
+    w, made; first, blocks, point: blocks of channels of a point, elements of a point.
+    """
+    return part(chip, partial(_strassen_weights, depth), "strassen_weights", depth)
+
+
 def products(chip: Chip, tiles: int) -> Part:
     """The products of all points of `total` tiles, so many at a time, which are no more.
 
-    seen, weights, made; total, channels, point, weights_point, made_point: elements of a point.
+    seen, weights, made; points, total, channels, point, weights_point, made_point: elements of a
+    point.
     """
     return part(chip, partial(_products, tiles), "words_products", tiles)
 
@@ -94,7 +102,7 @@ def _products(tiles: int, chip: Chip, symbol: str) -> Any:
     b = PartBuilder(symbol)
     seen, weights = b.buffers("int16", "seen", "weights")
     (made,) = b.buffers("int32", "made")
-    total, channels = b.indices("total", "channels")
+    points, total, channels = b.indices("points", "total", "channels")
     point, weights_point, made_point = b.indices("point", "weights_point", "made_point")
     turns = b.let(tirx.truncdiv(channels, as_expr(_STEPS * PAIRS.group)))
     groups = b.let(tirx.truncdiv(total + (tiles - 1), as_expr(tiles)))
@@ -104,7 +112,7 @@ def _products(tiles: int, chip: Chip, symbol: str) -> Any:
         scalars = [load_group(b, seen, b.simplify(row)) for row in rows]
         tile.step(scalars, lambda lane: (weights, b.simplify(place + lane * GROUP_BYTES)))
 
-    with b.loop(POINTS, name="p") as p, b.loop(groups, name="g") as g:
+    with b.loop(points, name="p") as p, b.loop(groups, name="g") as g:
         start = b.let(lesser(g * tiles, total - tiles))
         inputs = b.let((p * point + start * channels) * PAIRS.item)
         first = b.let(p * weights_point * PAIRS.item)
@@ -118,4 +126,25 @@ def _products(tiles: int, chip: Chip, symbol: str) -> Any:
         with b.loop(BLOCK, "vectorized") as lane:
             for r in range(tiles):
                 b.store(made, to + r * BLOCK + lane, tile.at(r, lane))
+    return b.finish()
+
+
+def _strassen_weights(depth: int, chip: Chip, symbol: str) -> Any:
+    b = PartBuilder(symbol)
+    (w,), (made,) = b.buffers("int8", "w"), b.buffers("int16", "made")
+    first, blocks, point = b.indices("first", "blocks", "point")
+    lanes = min(chip.lanes, BLOCK)
+    name = "cuvil_right"
+    b.llvm(name, right_text(name, lanes, depth))
+    quads = BLOCK // WORDS.group
+    with (
+        b.loop(blocks, name="c") as c,
+        b.loop(quads, name="q") as quad,
+        b.loop(BLOCK // lanes, name="l") as part_of_block,
+    ):
+        lane = part_of_block * lanes
+        at = first + ((c * (quads << depth) + quad) * PANEL + lane) * GROUP_BYTES
+        to = (c * quads + quad) * (WORDS.group * BLOCK) + lane * PAIRS.group
+        call = tirx.call_extern("int32", name, w.data, at, made.data, to, point)
+        b.emit(tirx.Evaluate(call))
     return b.finish()

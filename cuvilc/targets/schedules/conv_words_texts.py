@@ -22,7 +22,7 @@ _TAPS = 3
 _BLOCK = 16
 
 
-class _Text:
+class Text:
     """Lines of a function; each method adds one and returns its value's name."""
 
     def __init__(self, head: str, item: str) -> None:
@@ -58,22 +58,22 @@ class _Text:
         return "\n".join([*self.lines, "  ret i32 0", "}", ""])
 
 
-def _head(name: str, arguments: str) -> str:
+def head(name: str, arguments: str) -> str:
     return f"define linkonce_odr hidden i32 @{name}({arguments}) alwaysinline nounwind {{"
 
 
-def _inputs(t: _Text, d: Sequence[str]) -> list[str]:
+def _inputs(t: Text, d: Sequence[str]) -> list[str]:
     """Bᵀ d."""
     return [t.sub(d[0], d[2]), t.add(d[1], d[2]), t.sub(d[2], d[1]), t.sub(d[1], d[3])]
 
 
-def _weights(t: _Text, w: Sequence[str]) -> list[str]:
+def _weights(t: Text, w: Sequence[str]) -> list[str]:
     """2G w."""
     ends = t.add(w[0], w[2])
     return [t.add(w[0], w[0]), t.add(ends, w[1]), t.sub(ends, w[1]), t.add(w[2], w[2])]
 
 
-def _results(t: _Text, m: Sequence[str]) -> list[str]:
+def _results(t: Text, m: Sequence[str]) -> list[str]:
     """Aᵀ m."""
     return [t.add(t.add(m[0], m[1]), m[2]), t.sub(t.sub(m[1], m[2]), m[3])]
 
@@ -82,8 +82,8 @@ def inputs_text(name: str) -> str:
     """name(x, i, line, to, o, point): 4×4 pixels of 16 uint8 channels, rows `line` bytes apart,
     become the int16 of 16 points, `point` elements apart.
     """
-    t = _Text(
-        _head(name, "ptr %x, i64 %i, i64 %line, ptr %to, i64 %o, i64 %point"),
+    t = Text(
+        head(name, "ptr %x, i64 %i, i64 %line, ptr %to, i64 %o, i64 %point"),
         f"<{_BLOCK} x i16>",
     )
     rows = [t.index("%i", "%line", r) for r in range(SEEN)]
@@ -107,7 +107,7 @@ def weights_text(name: str, lanes: int) -> str:
     that ORDER has, with 16 output channels between them.
     """
     items = f"<{2 * lanes} x i16>"
-    t = _Text(_head(name, "ptr %w, i64 %i, i64 %tap, ptr %to, i64 %o, i64 %point"), items)
+    t = Text(head(name, "ptr %w, i64 %i, i64 %tap, ptr %to, i64 %o, i64 %point"), items)
     places = [t.index("%i", "%tap", n) for n in range(_TAPS**2)]
     for pair in range(2):
         wide = []
@@ -126,7 +126,7 @@ def weights_text(name: str, lanes: int) -> str:
 
 def pixel_text(name: str) -> str:
     """name(x, i, to, o): 16 uint8 channels, each four of them in the order ORDER."""
-    t = _Text(_head(name, "ptr %x, i64 %i, ptr %to, i64 %o"), f"<{_BLOCK} x i8>")
+    t = Text(head(name, "ptr %x, i64 %i, ptr %to, i64 %o"), f"<{_BLOCK} x i8>")
     order = ", ".join(f"i32 {4 * n + i}" for n in range(_BLOCK // 4) for i in ORDER)
     pixel = t.load("i8", t.item, "%x", "%i")
     turned = t.value(f"shufflevector {t.item} {pixel}, {t.item} poison, <{_BLOCK} x i32> <{order}>")
@@ -138,7 +138,7 @@ def results_text(name: str, point: int) -> str:
     """name(m, i, to): the sums of 16 points of 16 channels, `point` elements apart, become 2×2
     pixels, a quarter of Aᵀ m A.
     """
-    t = _Text(_head(name, "ptr %m, i64 %i, ptr %to"), f"<{_BLOCK} x i32>")
+    t = Text(head(name, "ptr %m, i64 %i, ptr %to"), f"<{_BLOCK} x i32>")
     made = []
     for c in range(SEEN):
         column = [
