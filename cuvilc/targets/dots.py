@@ -72,5 +72,7 @@ WORDS = replace(BYTES, function="cuvil_dot_words", laid="int16", lanes="", turns
 PAIRS = Dots("", "", "int16", "int16", "int32", "cuvil_dot_pairs", "int16")
 # 16 dwords as a matrix of 4 by 4, transposed; `turns` and the functions below call it.
 TURN_DWORDS = "cuvil_turn_dwords"
+# y[i] = table[x[i]] of a table of 256 bytes, for blocks of LOOK_UP_BLOCK.
+LOOK_UP, LOOK_UP_BLOCK = "cuvil_look_up", 64
 # Functions that store quantised float32, by dtype (schedules/conv_levels.py).
 STORES_LEVELS = {"uint8": "cuvil_store_levels_uint8", "int8": "cuvil_store_levels_int8"}

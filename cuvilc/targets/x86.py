@@ -25,6 +25,7 @@ from cuvilc.targets.kernels import Kernel, compile_kernels, refined
 from cuvilc.targets.pack_ahead import packed_ahead
 from cuvilc.targets.target import UNKNOWN_TARGET, BuildOptions
 from cuvilc.targets.x86_dot import dots
+from cuvilc.targets.x86_lookup import look_ups
 
 # The micro-architecture levels of the x86-64 psABI, by what the runtime must find.
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "lahf_lm")
@@ -60,7 +61,7 @@ def _wide(
     llvm = {"mcpu": cpu or name, "mattr": [*_WIDE, *attributes]}
     vnni, bf16 = "avx512vnni" in features, "avx512bf16" in features
     fast = (BYTES.function,) * vnni + (HALVES.function,) * bf16
-    texts = dots(16, vnni, bf16)
+    texts = dots(16, vnni, bf16) | look_ups()
     return Chip(name, 16, 32, features, llvm, l2_bytes=1 << 20, dots=texts, fast_dots=fast, **more)
 
 

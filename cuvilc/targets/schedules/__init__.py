@@ -9,6 +9,7 @@ from cuvilc.targets.region import Region, Scheduled
 from cuvilc.targets.schedules import (
     attention,
     attention_narrow,
+    byte_table,
     conv,
     conv_dot,
     conv_strassen,
@@ -76,6 +77,7 @@ SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("suppression", special_suppression.schedule),
     ("tree", tree.schedule),
     ("relayout", relayout.schedule),
+    ("byte-table", byte_table.schedule),
     ("elementwise", elementwise.schedule),
     ("fallback", fallback.schedule),
 )
