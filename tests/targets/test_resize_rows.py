@@ -38,6 +38,20 @@ def test_whole_times(times: int, width: int, chip: Any) -> None:
     check(resized(f"3,4,{width}", 4 * times, width * times), chip, schedule)
 
 
+@on_chips
+@pytest.mark.parametrize(("down", "across"), [(2, 3), (3, 2), (8, 2)])
+def test_rows_and_columns_that_are_only_repeated(down: int, across: int, chip: Any) -> None:
+    """Into tasks of some rows, some planes, and an open number of them; or with what follows."""
+    for shape in ("2,95,53", "70,5,20", "b,7,9"):
+        *_, height, width = tensor(shape).shape
+        sizes = [{"b": b} for b in (0, 1, 40)] if "b" in shape else [{}]
+        program = resized(shape, height * down, width * across)
+        check(program, chip, schedule, sizes)
+    how = {"sizes": (3, 5 * down, 20 * across)}
+    body = lambda x: ir.build("ai.relu", ir.build("ai.resize", x, **how))  # noqa: E731
+    check(program_of([tensor("3,5,20")], body), chip, schedule)
+
+
 @pytest.mark.parametrize(
     "coordinate",
     ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"],

@@ -3,7 +3,8 @@
 A task is some rows of a plane, or some small planes. Which elements a column is made of, and their
 weights, are worked out once a task. Where rows become more, the source rows are resampled along the
 row first, each once, and kept while the rows around need them; where they become fewer, the rows of
-a result are added up first.
+a result are added up first. Where rows and columns are only repeated, a source row's vectors go
+straight into all the rows that they make.
 """
 
 from __future__ import annotations
@@ -87,25 +88,53 @@ class _Resize:
         b, k = self.b, self.k
         height, width = self.down[1], self.across[1]
         planes = product(self.leading)
+        self.repeats = self._repeats(self.across)
+        copies = self._copies()
         parts = max(1, height * width // _TASK_ELEMENTS)
         rows = -(-height // parts)
+        rows += -rows % max(copies, 1)
         parts = -(-height // rows)
         group = max(1, _TASK_ELEMENTS // (height * width))
-        self._scratch()
+        if not copies:
+            self._scratch()
         total = b.scalar(planes)
         with b.tasks() as t:
-            self._tables()
+            if not copies:
+                self._tables()
             first = b.let(k.mod(t, parts) * rows)
             many = b.let(lesser(height - first, rows))
             plane = b.let(k.floordiv(t, parts) * group)
             with b.loop(b.let(lesser(as_expr(total) - plane, group))) as p:
                 self.lead = unravel(self.emitter, b.let(plane + p), self.leading)
-                for slot in range(2):
-                    b.store(self.tags, const(slot), const(-1))
-                with b.loop(many) as r:
-                    self._row(b.let(first + r))
+                if copies:
+                    self._copy_rows(first, many, copies)
+                else:
+                    self._rows(first, many)
         tasks: Dim = ceildiv(planes, group) * parts
         return self.emitter.finish("resize", tasks, planes * height * width * 4 * self.count)
+
+    def _rows(self, first: Any, many: Any) -> None:
+        for slot in range(2):
+            self.b.store(self.tags, const(slot), const(-1))
+        with self.b.loop(many) as r:
+            self._row(self.b.let(first + r))
+
+    def _copies(self) -> int:
+        """How many rows each source row makes, where they are all that is made; else 0."""
+        anchor, region = self.epilogue.anchor, self.emitter.region
+        alone = region.results == [anchor.results[0]] and self.width > 1 and self.repeats > 0
+        return self._repeats(self.down) if alone else 0
+
+    def _copy_rows(self, first: Any, many: Any, copies: int) -> None:
+        """Rows from `first` on, each source row `copies` times."""
+        b, k = self.b, self.k
+        anchor = self.epilogue.anchor
+        result = ir.type_of(anchor.results[0])
+        target = b.buffer(len(self.emitter.region.arguments), result.dtype)
+        with b.loop(b.let(k.floordiv(many, copies))) as r:
+            row = b.let(first + r * copies)
+            to = b.let(k.flat_index(result, (*self.lead, row, 0)))
+            self._spread(k.floordiv(row, copies), (target, to), copies)
 
     def _scratch(self) -> None:
         b = self.b
@@ -116,15 +145,14 @@ class _Resize:
             self.line = b.scratch(self.across[1] * 2, "float32")
         self.places: list[Buffer] = []
         self.weights: list[Buffer] = []
-        self.repeats = self._repeats()
         if not untouched(*self.across) and not self.repeats:
             self.places = [b.scratch(self.across[1], "int32") for _ in range(self.count)]
             if self.count > 1:
                 self.weights = [b.scratch(self.across[1], "float32") for _ in range(self.count)]
 
-    def _repeats(self) -> int:
-        """How many times each element of a row stands in the result, where that is all; else 0."""
-        before, after, scale = self.across
+    def _repeats(self, axis: Any) -> int:
+        """How many times each element of an axis stands in the result if that is all; else 0."""
+        before, after, scale = axis
         times, rest = divmod(after, before)
         if self.count > 1 or self.rows_first or rest or not 2 <= times <= _MOST_REPEATS:
             return 0
@@ -179,17 +207,25 @@ class _Resize:
             read = self._resampled(self._source(place))
             self._each(self.across[1], lambda i: b.store(self.line, start + i, read(i)))
             return
+        self._spread(place, (self.line, start), 1)
+
+    def _spread(self, place: Any, target: tuple[Buffer, Any], copies: int) -> None:
+        """Source row `place`, each element repeated, into `copies` rows of the target."""
+        b = self.b
         first = b.let(self.k.flat_index(self.x.type, (*self.lead, place, 0)))
         source = self.emitter.argument(self.epilogue.anchor.operands[0])
+        buffer, start = target
+        rows = copies, self.across[1]
+
+        def vector(at: Any, width: int) -> None:
+            to = start + at * self.repeats
+            _repeat(b, width, self.repeats, (source, first + at), (buffer, to), rows)
+
         whole, rest = divmod(self.across[0], self.width)
         with b.loop(whole) as n:
-            at = b.let(n * self.width)
-            _repeat(b, self.width, self.repeats, (source, first + at),
-                    (self.line, start + at * self.repeats))  # fmt: skip
+            vector(b.let(n * self.width), self.width)
         for offset, width in powers_of_two(rest):
-            at = whole * self.width + offset
-            _repeat(b, width, self.repeats, (source, first + at),
-                    (self.line, start + at * self.repeats))  # fmt: skip
+            vector(whole * self.width + offset, width)
 
     def _resampled(self, read: Read) -> Read:
         """The elements of a row resampled along it."""
@@ -219,18 +255,25 @@ class _Resize:
 
 
 def _repeat(
-    b: KernelBuilder, n: int, times: int, source: tuple[Buffer, Any], target: tuple[Buffer, Any]
-) -> None:
-    """Each of n consecutive floats `times` times beside itself."""
-    name = f"cuvil_repeat{n}x{times}"
+    b: KernelBuilder, n: int, times: int, source: tuple[Buffer, Any], target: tuple[Buffer, Any],
+    rows: tuple[int, int],
+) -> None:  # fmt: skip
+    """Each of n consecutive floats `times` times beside itself; `rows`: into how many rows of the
+    target, and their distance.
+    """
+    copies, distance = rows
+    name = f"cuvil_repeat{n}x{times}" + (f"x{copies}by{distance}" if copies > 1 else "")
     vector, lines = f"<{n} x float>", [f"  %x = load <{n} x float>, ptr %s, align 4"]
     for part in range(times):
         picks = ", ".join(f"i32 {(part * n + lane) // times}" for lane in range(n))
-        lines += [
-            f"  %v{part} = shufflevector {vector} %x, {vector} %x, <{n} x i32> <{picks}>",
-            f"  %p{part} = getelementptr float, ptr %t, i64 {part * n}",
-            f"  store {vector} %v{part}, ptr %p{part}, align 4",
-        ]
+        lines.append(f"  %v{part} = shufflevector {vector} %x, {vector} %x, <{n} x i32> <{picks}>")
+    for row in range(copies):
+        for part in range(times):
+            place = f"%p{row}_{part}"
+            lines += [
+                f"  {place} = getelementptr float, ptr %t, i64 {row * distance + part * n}",
+                f"  store {vector} %v{part}, ptr {place}, align 4",
+            ]
     head = f"define linkonce_odr hidden i32 @{name}(ptr %s, ptr %t) alwaysinline nounwind {{"
     b.llvm(name, "\n".join([head, *lines, "  ret i32 0", "}"]))
     pointers = (
