@@ -160,9 +160,23 @@ class _Probe(KernelBuilder):
         divides = isinstance(e, (tirx.FloorDiv, tirx.FloorMod)) and isinstance(e.b, tirx.IntImm)
         if divides and e.a.same_as(self.digits[digit]):
             self.report.splits.setdefault(digit, int(e.b.value))
+        elif divides:
+            self._find_step(e, digit)
         for side in ("a", "b"):
             if hasattr(e, side):
                 self._find_splits(getattr(e, side), digit)
+
+    def _find_step(self, e: Any, digit: int) -> None:
+        """Where the quotient of digit + constant steps, if it does so once: lanes of a block that
+        lie in two blocks of an operand.
+        """
+        extent, by = self.extents[digit], int(e.b.value)
+        parts = detect_linear_equation(e.a, [self.digits[digit]])
+        if not parts or not all(isinstance(p, tirx.IntImm) for p in parts):
+            return
+        step, ahead = (int(p.value) for p in parts)
+        if step == 1 and isinstance(extent, int) and extent <= by and -ahead % by:
+            self._add_limit(digit, -ahead % by)
 
     def let(self, value: Any, name: str = "v") -> PrimExpr:
         if isinstance(value, (Var, int, float, tirx.IntImm, tirx.FloatImm)):
@@ -229,10 +243,16 @@ class _Probe(KernelBuilder):
             block = lanes
         strict = isinstance(e, (tirx.LT, tirx.GE)) == (step > 0)
         found = self.dim(self.simplify(rest * const(-step) + const(0 if strict else 1)))
-        if block != 1:
-            found = found // block if isinstance(found, int) and found % block == 0 else None
-        if found is not None:
-            self.report.limits.setdefault(numbers[0], []).append(found)
+        if found is None:
+            return
+        whole, inside = (found, 0) if block == 1 else (floordiv(found, block), mod(found, block))
+        self._add_limit(numbers[0], whole)
+        if inside != 0:
+            self._add_limit(numbers[0], whole + 1)
+            self._add_limit(numbers[1], inside)
+
+    def _add_limit(self, digit: int, limit: Dim) -> None:
+        self.report.limits.setdefault(digit, []).append(limit)
 
     def dim(self, e: Any) -> Dim | None:
         """The index expression as a dimension, if it is made of sizes."""
