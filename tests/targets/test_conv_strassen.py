@@ -13,10 +13,10 @@ from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import conv_strassen
 from cuvilc.targets.schedules.conv_strassen import _of_depth
 from tests.targets.kernel_harness import V4, check, compare, random_feeds
-from tests.targets.samples import VNNI
+from tests.targets.samples import VNNI, needs
 from tests.targets.test_conv_dot import conv, layer
-from tests.targets.test_conv_words import WORDS_CHIPS
 
+AVX2 = x86.CHIPS["x86-64-v3"]
 NONE = (0, 0, 0, 0)
 GEOMETRIES = {
     "parts": ((1, 128, 14, 14), (96, 128, 1, 1), (1, 1), NONE),
@@ -32,10 +32,10 @@ GEOMETRIES = {
 }
 
 
-@WORDS_CHIPS
+@needs(AVX2)
 @pytest.mark.parametrize("depth", [0, 1, None], ids=["plain", "parts", "chosen"])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_geometry(geometry: str, depth: int | None, chip: Any, monkeypatch: Any) -> None:
+def test_geometry(geometry: str, depth: int | None, monkeypatch: Any) -> None:
     if depth is not None:
         only = {depth} if "odd block" not in geometry and "one" not in geometry else {0}
         only = {0} if "end in" in geometry else only
@@ -43,20 +43,20 @@ def test_geometry(geometry: str, depth: int | None, chip: Any, monkeypatch: Any)
             conv_strassen, "_of_depth",
             lambda plan, d, chip: _of_depth(plan, d, chip) if d in only else None,
         )  # fmt: skip
-    check(conv(*GEOMETRIES[geometry]), chip, conv_strassen.schedule)
+    check(conv(*GEOMETRIES[geometry]), AVX2, conv_strassen.schedule)
 
 
-@WORDS_CHIPS
+@needs(AVX2)
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("outputs", [64, 40])
-def test_layer(outputs: int, added: bool, chip: Any) -> None:
+def test_layer(outputs: int, added: bool) -> None:
     program = layer((1, 128, 13, 21), (outputs, 128, 1, 1), (1, 1), NONE, "int8", -128, added)
-    compare(program, random_feeds(program), chip, conv_strassen.schedule)
+    compare(program, random_feeds(program), AVX2, conv_strassen.schedule)
 
 
-@WORDS_CHIPS
+@needs(AVX2)
 @pytest.mark.parametrize("signs", ["one", "channels", "outputs", "both"])
-def test_largest_sums(signs: str, chip: Any) -> None:
+def test_largest_sums(signs: str) -> None:
     """All inputs 0 or 255, all weights of the largest size: every number that is multiplied fits,
     and sums that pass 2³¹ on the way come back.
     """
@@ -72,7 +72,7 @@ def test_largest_sums(signs: str, chip: Any) -> None:
     feeds["x0"] = np.where(feeds["x0"] >= 128, 255, 0).astype(np.uint8)
     feeds["x0"][..., ::3] = 255
     feeds["x1"] = w
-    compare(program, feeds, chip, conv_strassen.schedule)
+    compare(program, feeds, AVX2, conv_strassen.schedule)
 
 
 REFUSED = {
@@ -89,11 +89,13 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name: str) -> None:
     with pytest.raises(Miss):
-        check(conv(*REFUSED[name]), x86.CHIPS["x86-64-v3"], conv_strassen.schedule)
+        check(conv(*REFUSED[name]), AVX2, conv_strassen.schedule)
 
 
-@pytest.mark.parametrize("chip", [V4, VNNI, x86.CHIPS["x86-64-v2"]], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "chip", [V4, VNNI, *map(x86.CHIPS.get, ("x86-64-v2", "x86-64-v4"))], ids=lambda c: c.name
+)
 def test_other_chips_refuse(chip: Any) -> None:
-    """Those that multiply bytes in one instruction, and those of short vectors."""
+    """Those that multiply bytes in one instruction, and those of short or long vectors."""
     with pytest.raises(Miss):
         check(conv(*GEOMETRIES["parts"]), chip, conv_strassen.schedule)
