@@ -105,6 +105,24 @@ def test_many_taps(length: Any, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize(
+    ("size", "kernel", "pads"),
+    [
+        (49, 128, (64, 64)), (15, 40, (20, 19)), (16, 21, (3, 12)), (33, 35, (34, 40)),
+        (200, 50, (49, 2)), (7, 60, (30, 30)),
+    ],
+)  # fmt: skip
+def test_long_windows(size: int, kernel: int, pads: Any, chip: Any) -> None:
+    """A pixel has one tap more, and one less, than the one beside it."""
+    program = conv((2, 32, 1, size), 48, (1, kernel), pads=(0, pads[0], 0, pads[1]), groups=1)
+    made = check(program, chip, schedule)
+    assert made.code_bytes < 40_000
+    check(
+        conv((1, 20, 3, size), 40, (2, kernel), pads=(1, *pads[:1], 1, *pads[1:])), chip, schedule
+    )
+
+
+@on_chips
 @pytest.mark.parametrize("kernel", [3, 7])
 def test_plain_input(kernel: int, chip: Any) -> None:
     pad = kernel // 2

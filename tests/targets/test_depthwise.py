@@ -63,6 +63,14 @@ def test_channels(channels: int, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize(("size", "kernel"), [(49, 31), (12, 31), (100, 15), (20, 64)])
+def test_long_windows(size: int, kernel: int, chip: Any) -> None:
+    """A pixel has one tap more, and one less, than the one beside it."""
+    pads = (0, kernel // 2, 0, (kernel - 1) // 2)
+    check(depthwise((2, 20, 2, size), (1, kernel), pads=pads), chip, schedule)
+
+
+@on_chips
 @pytest.mark.parametrize("strides", [(1, 1), (1, 2)])
 @pytest.mark.parametrize("sizes", [(2, 9), (3, 5), (23, 9), (41, 112)])
 def test_rows_in_pairs(sizes: Any, strides: Any, chip: Any) -> None:

@@ -3,7 +3,8 @@
 No input is padded: taps that fall outside are left out along H by loop bounds. Along W a tile has
 two loops over taps: one over those that all its pixels have, and one over the others, in which the
 pixels that may lie at an edge are checked. So one tile's code serves a whole row of any width.
-Where the others are known and few, each has code of its own instead.
+Where the others are known and few, or one pixel of the tile more has each than the one before, each
+has code of its own instead.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ _Partial = tuple[Any, int, tuple[int, ...]]
 class Taps:
     """Which taps along W the pixels of a tile have.
 
-    All have those in [first, last). `partial` are others, where they are known: (condition, tap,
-    pixels that have it). Where not, they are [begin, first) and [last, end), and the pixels in
-    `edge` must be checked.
+    All have those in [first, last). `before` and `after` are others, where they are known:
+    (condition, tap, pixels that have it). Where not, they are [begin, first) and [last, end), and
+    the pixels in `edge` must be checked.
     """
 
     b: KernelBuilder
     width: int
     first: Any
     last: Any
-    partial: tuple[_Partial, ...] = ()
+    before: tuple[_Partial, ...] = ()
+    after: tuple[_Partial, ...] = ()
     begin: Any = 0
     end: Any = 0
     edge: frozenset[int] = frozenset()
@@ -78,15 +80,14 @@ class Taps:
         and spill sums. In order, for the prefetcher's sake.
         """
         b, count = self.b, self.last - self.first
-        middle = self.first if isinstance(self.first, int) else 0
-        self._some([p for p in self.partial if p[1] < middle], step)
+        self._some(self.before, step)
         if isinstance(count, int) and count == 1:
             step(self.first, self._all, frozenset())
         elif not (isinstance(count, int) and count < 1):
             last = opaque(b, self.last) if isinstance(self.last, int) else self.last
             with b.loop(last - self.first, start=self.first, name="kw") as kw:
                 step(kw, self._all, frozenset())
-        self._some([p for p in self.partial if p[1] >= middle], step)
+        self._some(self.after, step)
 
     def _some(self, taps: Sequence[_Partial], step: Step) -> None:
         for condition, tap, pixels in taps:
@@ -109,13 +110,35 @@ def taps_of(emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[
         return Taps(b, width, *dynamic_taps(emitter, axis, at))
     known = _partial_taps(axis, at, width, starts) if starts else None
     if known is not None:
-        return Taps(b, width, *_whole_taps(b, axis, at, width, starts), known)
+        whole = _whole_taps(b, axis, at, width, starts)
+        middle = whole[0] if isinstance(whole[0], int) else 0
+        before = tuple(p for p in known if p[1] < middle)
+        return Taps(b, width, *whole, before, known[len(before) :])
+    if axis.stride == axis.dilation == 1 and isinstance(axis.size, int) and axis.size >= width:
+        return _ramps(b, axis, at, width, axis.size)
     first, end = dynamic_taps(emitter, axis, at)
     begin, last = dynamic_taps(emitter, axis, at + (width - 1))
     last = b.let(greater(first, last))
     left, right = -(-axis.pad // axis.stride), -(-axis.pad_end // axis.stride)
     edge = frozenset(p for p in range(width) if p < left or p >= width - right)
-    return Taps(b, width, first, last, (), begin, end, edge)
+    return Taps(b, width, first, last, (), (), begin, end, edge)
+
+
+def _ramps(b: KernelBuilder, axis: Axis, at: Any, width: int, size: int) -> Taps:
+    """Before the taps that all pixels have come those that all but the first pixel have, all but
+    two, …; behind them likewise the last ones. Each is one, which the window may not reach.
+    """
+    first, end = b.let(axis.pad - at), b.let(size + axis.pad - at - (width - 1))
+
+    def inside(tap: Any, pixels: range) -> _Partial:
+        tap = opaque(b, tap)
+        return b.let(tirx.And(tap >= 0, tap < axis.kernel)), tap, tuple(pixels)
+
+    most = min(axis.pad, width - 1), min(axis.pad_end, width - 1)  # beyond, no tile reaches
+    before = tuple(inside(first - m, range(m, width)) for m in range(most[0], 0, -1))
+    after = tuple(inside(end + m, range(width - 1 - m)) for m in range(most[1]))
+    low, high = (b.let(lesser(greater(n, 0), axis.kernel)) for n in (first, end))
+    return Taps(b, width, low, high, before, after)
 
 
 def _partial_taps(
