@@ -123,6 +123,17 @@ def test_long_windows(size: int, kernel: int, pads: Any, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("length", [3000, W], ids=["static", "symbolic"])
+def test_tasks_share_a_long_row(length: Any, chip: Any) -> None:
+    """The only row, of few channels: else one thread would have it all."""
+    program = conv((1, 32, 1, length), 16, (1, 11), pads=(0, 5, 0, 3), tail=["ai.relu"])
+    sizes = [{"w": w} for w in (3000, 4, 9, 40, 57, 300)]
+    kernel = check(program, chip, schedule, sizes)
+    if length == 3000:
+        assert 4 < kernel.scheduled.facts.tasks < 64
+
+
+@on_chips
 @pytest.mark.parametrize("kernel", [3, 7])
 def test_plain_input(kernel: int, chip: Any) -> None:
     pad = kernel // 2

@@ -25,6 +25,7 @@ from cuvilc.targets.schedules.microkernel import (
     lesser,
     named,
     opaque,
+    select,
     split,
 )
 
@@ -56,7 +57,9 @@ class _Conv:
         plan, b = self.plan, self.b
         with b.tasks() as t:
             row_group, rest = split(self.emitter, t, b.scalar(plan.row_groups))
+            part, rest = split(self.emitter, rest, b.scalar(plan.parts))
             image, unit_group = split(self.emitter, rest, b.scalar(plan.images))
+            self.part = self._part(part)
             first_row = b.let(row_group * plan.rows)
             last_row = b.let(lesser(first_row + plan.rows, b.scalar(plan.height.count)))
             first = b.let(unit_group * plan.units)
@@ -64,6 +67,15 @@ class _Conv:
             with b.loop(last - first, start=first, name="u") as unit:
                 self._unit(image, unit, first_row, last_row)
         return self.emitter.finish("conv", plan.tasks, plan.flops)
+
+    def _part(self, part: Any) -> tuple[Any, Any] | None:
+        """The tiles of a row that the task has."""
+        plan, b = self.plan, self.b
+        if not plan.columns:
+            return None
+        first, tiles = b.let(part * plan.columns), b.scalar(plan.row_tiles)
+        last = part >= b.scalar(plan.parts) - 1
+        return first, b.let(select(last, tiles, first + plan.columns))
 
     def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
         plan = self.plan
@@ -95,7 +107,7 @@ class _Conv:
                 self, image, block, (width, exist), weights, oh, first_tap, last_tap,
                 b.let(plane + at),
             )  # fmt: skip
-            over_row(self.emitter, plan.width, plan.pixels, tile.emit)
+            over_row(self.emitter, plan.width, plan.pixels, tile.emit, part=self.part)
 
 
 class _Tile:

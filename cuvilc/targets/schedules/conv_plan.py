@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import Dim, ceildiv
+from cuvilc.dialect.dims import Dim, ceildiv, floordiv, maximum
 from cuvilc.dialect.types import TensorType, channel_block
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
+from cuvilc.targets.schedules.conv_taps import tile_widths
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, tile_rows
 
 _TASK_FLOPS = 2.5e6  # about 20 us
 _HALF = BLOCK // 2
+_FEW_ROWS = 4  # which may be too few to share
+# In a part of a row: the last one, which is moved back where the number is not known, is then
+# computed by who computes the one that it overlaps.
+_LEAST_TILES = 2
 USUAL_WIDTH = 56  # of a row, where it is known only at run time
 
 
@@ -73,14 +78,28 @@ class Plan(ChannelUnits):
     pixels: int  # of the widest tile
     rows: int = 1  # in a task
     units: int = 1  # in a task
+    columns: int = 0  # tiles of a row in a task at least, where a row is cut
 
     @property
     def row_groups(self) -> Dim:
         return ceildiv(self.height.count, self.rows)
 
     @property
+    def row_tiles(self) -> Dim:
+        """Tiles of a row."""
+        count = self.width.count
+        if isinstance(count, int):
+            return len(tile_widths(count, self.pixels))
+        return ceildiv(count, self.pixels)
+
+    @property
+    def parts(self) -> Dim:
+        """Of a row; its last one has what is left."""
+        return maximum(floordiv(self.row_tiles, self.columns), 1) if self.columns else 1
+
+    @property
     def tasks(self) -> Dim:
-        return self.images * self.unit_groups * self.row_groups
+        return self.images * self.unit_groups * self.row_groups * self.parts
 
     @property
     def flops(self) -> Dim:
@@ -179,3 +198,8 @@ def _group(plan: Plan) -> None:
         plan.units = max(1, min(plan.unit_count, rows // plan.rows)) if groups == 1 else 1
     else:
         plan.rows = min(rows, 8)
+    if plan.rows == 1 and isinstance(plan.height.count, int) and plan.height.count <= _FEW_ROWS:
+        tile_flops = row_flops / max(count / plan.pixels, 1)
+        plan.columns = max(_LEAST_TILES, round(_TASK_FLOPS / tile_flops))
+        if isinstance(plan.row_tiles, int) and plan.parts == 1:
+            plan.columns = 0

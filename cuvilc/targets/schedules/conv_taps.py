@@ -195,15 +195,18 @@ def _one_of(at: Any, starts: list[int], always: bool) -> Any:
 
 def over_row(
     emitter: Emitter, axis: Axis, most: int, tile: Callable[[Any, int, Taps], None],
-    alike: bool = False,
+    alike: bool = False, part: tuple[Any, Any] | None = None,
 ) -> None:  # fmt: skip
     """Emit `tile(first pixel, width, taps)` over a row; `alike`: make a tile's code again for every
-    set of taps, where they are known.
+    set of taps, where they are known; `part`: [first, last) of the tiles, else all.
     """
     b, k = emitter.builder, emitter.k
     if isinstance(axis.count, int):
+        done = 0
         for width, starts in tile_groups(axis, most, alike):
-            with b.loop(len(starts), name="w") as i:
+            low, high = _within(b, part, done, len(starts))
+            done += len(starts)
+            with b.loop(high - low, start=low, name="w") as i:
                 at = starts[0] if len(starts) == 1 else b.let(i * width + starts[0])
                 tile(at, width, taps_of(emitter, axis, at, width, starts))
         return
@@ -211,7 +214,10 @@ def over_row(
 
     def tiles(width: int) -> Callable[[], None]:
         def body() -> None:
-            with b.loop(b.let(k.floordiv(count + (width - 1), width)), name="w") as i:
+            low, high = 0, b.let(k.floordiv(count + (width - 1), width))
+            if width == most and part is not None:  # a shorter row has no more than one part
+                low, high = part
+            with b.loop(high - low, start=low, name="w") as i:
                 # The last one is moved back to end with the row.
                 at = i if width == 1 else b.let(lesser(i * width, count - width))
                 tile(at, width, taps_of(emitter, axis, at, width))
@@ -220,6 +226,16 @@ def over_row(
 
     widths = sorted({most, -(-most // _NARROW_SHARE), 1}, reverse=True)
     first_of(b, [(count >= w if w > 1 else None, tiles(w)) for w in widths])
+
+
+def _within(
+    b: KernelBuilder, part: tuple[Any, Any] | None, done: int, count: int
+) -> tuple[Any, Any]:
+    """[first, last) of `count` tiles behind `done` others that lie in a part of the row."""
+    if part is None:
+        return 0, count
+    low = b.let(lesser(greater(part[0] - done, 0), count))
+    return low, b.let(greater(lesser(part[1] - done, count), low))
 
 
 def tile_widths(count: int, most: int) -> list[int]:
