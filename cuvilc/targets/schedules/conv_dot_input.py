@@ -71,7 +71,7 @@ class Patch:
         self.emitter, self.plan, self.x, self.rounding = emitter, plan, x, rounding
         self.b, self.k = emitter.builder, emitter.k
         self._outside = emitter.accessor(outside) if outside is not None else None
-        row = plan.columns * plan.channels + _SLACK
+        row = plan.seen_columns * plan.channels + _SLACK
         rows = reach(plan.height, plan.rows)
         self.stride = self.b.scalar((row + 15) // 16 * 16)
         self.dtype, item = plan.dots.laid, plan.dots.item
@@ -80,7 +80,7 @@ class Patch:
             plan.height.stride * self.stride * item, plan.width.stride * plan.channels * item,
         )  # fmt: skip
         axis = plan.width
-        self.width = Axis(plan.columns, axis.count, axis.kernel, axis.stride, 0, axis.dilation)
+        self.width = Axis(plan.seen_columns, axis.count, axis.kernel, axis.stride, 0, axis.dilation)
 
     def start(self, low: Any, oh: Any, ow: Any) -> Any:
         return (oh - low) * self.steps[0] + ow * self.steps[1]
@@ -114,7 +114,7 @@ class Patch:
             to = b.let(r * self.stride)
             size = b.scalar(height.size)
             inside = self.k.both(self.k.ge(ih, 0), self.k.lt(ih, size))
-            columns = b.scalar(plan.columns)
+            columns = b.scalar(plan.seen_columns)
             certain = height.pad == 0 and height.all_inside
             cases: list[tuple[Any, Callable[[], None]]] = [
                 (
@@ -128,7 +128,7 @@ class Patch:
     def _row(self, image: Any, group: Any, ih: Any, to: Any, outside: Any) -> None:
         plan, b = self.plan, self.b
         pad, size = plan.width.pad, b.scalar(plan.width.size)
-        columns = b.scalar(plan.columns)
+        columns = b.scalar(plan.seen_columns)
         inner = lesser(size, columns - pad)
         if not isinstance(inner, int):
             inner = b.let(greater(inner, 0))

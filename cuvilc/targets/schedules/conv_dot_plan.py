@@ -55,7 +55,7 @@ class Plan(conv_plan.Plan):
         return one and self.blocked_input and whole
 
     @property
-    def columns(self) -> Dim:
+    def seen_columns(self) -> Dim:
         """Input columns that windows reach, padding included."""
         return reach(self.width, self.width.count)
 
