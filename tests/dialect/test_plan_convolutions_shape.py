@@ -77,6 +77,29 @@ def test_three_axes(kernel, strides, dilations, begin, end, groups, bias):
     assert kind == (4, 1)  # two groups of two or six channels fill no block: joined too
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    st.tuples(*(st.integers(1, 3) for _ in range(3))),
+    *(POSITIVE, POSITIVE, SMALL, SMALL, st.integers(1, 2), st.booleans()),
+)
+def test_depthwise_along_three_axes(kernel, strides, dilations, begin, end, images, bias):
+    """Of one image, without a stride along the depth: a convolution of all frames a tap."""
+    strides = (1, *strides[1:])
+    program = convolution(
+        (images, 6, D, 7, 6), (6, 1, *kernel), 6, bias, strides=strides, dilations=dilations,
+        pads_begin=begin, pads_end=end,
+    )  # fmt: skip
+    feeds = {"x": np.random.default_rng(1).standard_normal((images, 6, 5, 7, 6), np.float32)}
+    wanted = interpret(program, feeds)["y"]
+    plan_convolutions.run(program, PassContext())
+    program.verify()
+    assert not mismatch(interpret(program, feeds)["y"], wanted)
+    with program:
+        left = [o for o in ir.walk(ir.body(program.function("main"))) if o.name == "ai.conv"]
+        assert len(left) == (kernel[0] if images == 1 else 1)
+        assert all(ir.type_of(o.operands[0]).rank == 4 for o in left)
+
+
 def test_too_many_taps_along_the_depth_are_left():
     kind, context = planned(convolution((1, 2, 40, 3, 3), (2, 2, 33, 1, 1)), (1, 2, 40, 3, 3))
     assert kind == (5, 1)

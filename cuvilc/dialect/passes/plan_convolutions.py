@@ -32,7 +32,7 @@ from cuvilc.dialect.passes.plan_convolutions_shape import (
 )
 
 NAME = "plan-convolutions"
-VERSION = 3
+VERSION = 4
 
 _CONVOLUTIONS = ("ai.conv", "ai.conv_integer")
 _MOST_GROWTH = 64  # of a kernel whose phases have places for every stride

@@ -2,7 +2,8 @@
 
 - The taps along the first of three spatial axes become input channels: x [N, C, D, H, W] is laid
   out as [N·D', k·C, H, W], whose channel t·C + c holds what tap t of a window sees of c. Then one
-  convolution of two axes sums over all of them.
+  convolution of two axes sums over all of them. Depthwise, each tap is a convolution of all frames,
+  and the results are added up, moved along the depth: groups of few channels would fill no blocks.
 - A pool of three axes is one of the last two, then one along the first. (The mean of means is the
   mean: how many cells of a window are inside along one axis does not depend on the others.)
 - Groups of one channel that make several repeat it, as many times as they make outputs.
@@ -12,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,11 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
     outputs, channels, depth, *kernel = weights.shape
     n, o, *grid = ir.type_of(operation.results[0]).shape
     key = ir.attrs(ir.defining(w)).get("key", "w")
+    if channels == 1 and outputs == attrs["groups"] > _FEW and n == attrs["strides"][0] == 1:
+        with ir.before(operation):
+            ir.replace(operation, _sum_of_frames(program, x, weights, bias, attrs, grid, key))
+        context.apply(RULE)
+        return
     with ir.before(operation):
         slices = _taps(_by_depth(x, attrs), depth, grid[0], attrs)
         flat = weights.swapaxes(1, 2).reshape(outputs, channels * depth, *kernel)
@@ -48,6 +55,34 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
         y = ir.build("ai.reshape", y, shape=(n, grid[0], o, *grid[1:]))
         ir.replace(operation, ir.build("ai.transpose", y, perm=(0, 2, 1, 3, 4)))
     context.apply(RULE)
+
+
+def _sum_of_frames(
+    program: Program, x: Value, weights: Any, bias: Sequence[Value], attrs: dict[str, Any],
+    grid: Sequence[Dim], key: str,
+) -> Value:  # fmt: skip
+    """A depthwise convolution of one image: y[d] = Σ over taps t of (x[d + t] ∗ w[t])."""
+    _, c, d, *image = ir.type_of(x).shape
+    frames = ir.build("ai.transpose", x, perm=(0, 2, 1, 3, 4))
+    frames = ir.build("ai.reshape", frames, shape=(d, c, *image))
+    flat = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
+    begin, end, step = (attrs[k][0] for k in ("pads_begin", "pads_end", "dilations"))
+    total = None
+    for t in range(weights.shape[2]):
+        held = ir.constant(program, np.ascontiguousarray(weights[:, :, t]), f"{key}.tap{t}")
+        y = ir.build("ai.conv", frames, held, **flat)
+        if begin or end:
+            y = ir.build("ai.pad", y, before=(begin, 0, 0, 0), after=(end, 0, 0, 0))
+        y = ir.build(
+            "ai.slice", y, starts=(t * step, 0, 0, 0), steps=(1,) * 4,
+            sizes=(grid[0], c, *grid[1:]),
+        )  # fmt: skip
+        total = y if total is None else ir.build("ai.elemwise_add", total, y)
+    for value in bias:
+        line = ir.build("ai.reshape", value, shape=(c, 1, 1))
+        total = ir.build("ai.elemwise_add", total, line)
+    total = ir.build("ai.reshape", total, shape=(1, grid[0], c, *grid[1:]))
+    return ir.build("ai.transpose", total, perm=(0, 2, 1, 3, 4))
 
 
 def _by_depth(x: Value, attrs: dict[str, Any]) -> Value:

@@ -28,6 +28,7 @@ from cuvilc.targets.schedules.elementwise_access import (
     Report,
     logical_index,
     merged,
+    probe,
     split,
 )
 from cuvilc.targets.schedules.elementwise_loops import Place, sweep, vector_width
@@ -89,6 +90,36 @@ def schedule_with(
 
 def _pieces(region: Region, define: Define | None) -> list[Piece]:
     digits, report = split(region, start_digits(region), define)
+    parts = _uneven(region, digits, report, define)
+    if parts:
+        return [piece for part in parts for piece in _cut(region, *part, define)]
+    return _cut(region, digits, report, define)
+
+
+def _uneven(
+    region: Region, digits: list[Digit], report: Report, define: Define | None
+) -> list[tuple[list[Digit], Report]]:
+    """Of channels that blocks do not divide: the whole blocks, and the rest; else nothing."""
+    found: list[tuple[int, int, int]] = []
+    for n, by in report.splits.items():
+        extent = digits[n].extent
+        if isinstance(extent, int) and extent > by and extent % by:
+            found.append((n, extent // by * by, extent % by))
+    if len(found) != 1:
+        return []
+    ((n, whole, rest),) = found
+    parts = []
+    for part in ((0, whole), (whole, rest)):
+        box, _ = split(region, _narrowed(digits, n, part), define)
+        lanes = len(box) - len(digits) + n
+        if ir.type_of(region.results[0]).layout and digits[n].axis == 1:
+            box.append(box.pop(lanes))
+        parts.append((box, probe(region, box, define)))
+    return parts
+
+
+def _cut(region: Region, digits: list[Digit], report: Report, define: Define | None) -> list[Piece]:
+    """One piece, or several where conditions depend on an outer digit."""
     boxes = [digits]
     # The innermost loop is cut by _emit_row, unless its chunks are tasks.
     chunked = [n for n, d in enumerate(digits) if d.extent != 1] == [_last(digits)]
