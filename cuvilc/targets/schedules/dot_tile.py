@@ -24,7 +24,7 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const
 _AHEAD = 96
 # Vectors that widening needs besides, where no instruction multiplies groups.
 _WIDENED = 4
-_WORD_VECTORS = 2  # of a WordPart's row
+_FEW_SUMS = 8  # vectors of sums of a WordPart of few rows, at most
 # For two vectors of B, a row's group and a product: where no register is left LLVM spills sums.
 _SPARE_ROWS = 1
 
@@ -178,7 +178,7 @@ def dot_lanes(b: KernelBuilder, chip: Chip, sums: PrimExpr, a: PrimExpr, w: Prim
 def dot_rows(chip: Chip, kind: Dots, width: int) -> int:
     """How many rows of `width` sums fit into the registers."""
     if kind in (WORDS, PAIRS):
-        columns = width if kind is PAIRS else _WORD_VECTORS * chip.lanes
+        columns = width if kind is PAIRS else 2 * chip.lanes
         return tile_rows(chip, columns) - _SPARE_ROWS
     rows = tile_rows(chip, width)
     if kind.function in chip.fast_dots:
@@ -260,26 +260,33 @@ class WordTile(RegisterTile):
         b.llvm("cuvil_load_words", text)
 
     def parts(self) -> Iterator[WordPart]:
-        """The columns in parts, each of which is added to the sums when it is complete."""
-        for first in range(0, self.width, self.lanes):
-            part = WordPart(self, first)
+        """The columns in parts, each of which is added to the sums when it is complete. Few rows
+        are bound by memory and have registers left: their parts are wide, so that a line of B is
+        read once.
+        """
+        columns = self.lanes
+        while self.rows * columns * 4 <= _FEW_SUMS * self.lanes and columns < self.width:
+            columns *= 2
+        for first in range(0, self.width, columns):
+            part = WordPart(self, first, columns)
             yield part
             part.gather_sets()
             for r in range(self.rows):
-                place = [tirx.Ramp(const(r * self.width + first), const(1), self.lanes)]
-                total = tirx.call_pure_extern(
-                    f"int32x{self.lanes}", "cuvil_add_pairs",
-                    tirx.BufferLoad(self._sums, place), *part.halves(r),
-                )  # fmt: skip
-                self.b.emit(tirx.BufferStore(self._sums, total, place))
+                for c in range(0, columns, self.lanes):
+                    place = [tirx.Ramp(const(r * self.width + first + c), const(1), self.lanes)]
+                    total = tirx.call_pure_extern(
+                        f"int32x{self.lanes}", "cuvil_add_pairs",
+                        tirx.BufferLoad(self._sums, place), *part.halves(r, c),
+                    )  # fmt: skip
+                    self.b.emit(tirx.BufferStore(self._sums, total, place))
 
 
 class WordPart(RegisterTile):
-    """The sums of as many columns of a WordTile as a vector has lanes, two lanes each."""
+    """The sums of some columns of a WordTile, two lanes each."""
 
-    def __init__(self, tile: WordTile, first: int) -> None:
+    def __init__(self, tile: WordTile, first: int, columns: int) -> None:
         self.lanes, self.first = tile.lanes, first
-        width = _WORD_VECTORS * self.lanes
+        width = 2 * columns
         sets = RegisterTile.sets_for(tile.chip, tile.rows, width)
         super().__init__(tile.b, tile.rows, width, sets, dtype=WORDS.sums)
 
@@ -288,13 +295,13 @@ class WordPart(RegisterTile):
         from that column of the tile on.
         """
         buffer, offset = vector(self.first)
-        size = self.lanes // _WORD_VECTORS * GROUP_BYTES
+        size = self.lanes // 2 * GROUP_BYTES
         items = [
             tirx.call_pure_extern(
                 f"int16x{2 * self.lanes}", "cuvil_load_widened", buffer.data,
                 self.b.simplify(as_expr(offset + v * size)),
             )
-            for v in range(_WORD_VECTORS)
+            for v in range(self.width // self.lanes)
         ]  # fmt: skip
         for r, scalar in enumerate(scalars):
             if scalar is None:
@@ -307,9 +314,10 @@ class WordPart(RegisterTile):
                 )  # fmt: skip
                 self.b.emit(tirx.BufferStore(self._sums, total, place))
 
-    def halves(self, row: int) -> list[PrimExpr]:
-        """A row's vectors."""
-        return [tirx.BufferLoad(self._sums, self._place(row, v)) for v in range(_WORD_VECTORS)]
+    def halves(self, row: int, column: int) -> list[PrimExpr]:
+        """The two vectors of a row that hold as many columns as a vector has lanes."""
+        first = 2 * column // self.lanes
+        return [tirx.BufferLoad(self._sums, self._place(row, v)) for v in (first, first + 1)]
 
     def _place(self, row: int, v: int, s: int = 0) -> list[PrimExpr]:
         at = const((s * self.rows + row) * self.width + v * self.lanes)
