@@ -134,6 +134,18 @@ def test_tasks_share_a_long_row(length: Any, chip: Any) -> None:
 
 
 @on_chips
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kernel", "pads"), [(3, (1, 1)), (5, (2, 1)), (9, (8, 0)), (20, (19, 19)), (31, (0, 15))]
+)
+def test_open_rows(kernel: int, pads: Any, stride: int, chip: Any) -> None:
+    """Also rows shorter than a tile, and such that a tile's windows begin beyond their end."""
+    program = conv((1, 17, 2, W), 24, (1, kernel), (1, stride), pads=(0, pads[0], 0, pads[1]))
+    lengths = [w for w in (1, 4, 13, 17, 31, 32, 58, 100) if w + sum(pads) >= kernel]
+    check(program, chip, schedule, [{"w": w} for w in lengths])
+
+
+@on_chips
 @pytest.mark.parametrize("kernel", [3, 7])
 def test_plain_input(kernel: int, chip: Any) -> None:
     pad = kernel // 2

@@ -36,6 +36,8 @@ _NARROW_SHARE = 3
 _EVEN_SHARE = 0.7
 # More taps than this that only some pixels of a tile have are not unrolled but checked.
 _MOST_PARTIAL = 8
+# So many of one pixel more each, on both sides of a tile, are.
+_MOST_RAMPED = 32
 _Partial = tuple[Any, int, tuple[int, ...]]
 
 
@@ -114,8 +116,9 @@ def taps_of(emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[
         middle = whole[0] if isinstance(whole[0], int) else 0
         before = tuple(p for p in known if p[1] < middle)
         return Taps(b, width, *whole, before, known[len(before) :])
-    if axis.stride == axis.dilation == 1 and isinstance(axis.size, int) and axis.size >= width:
-        return _ramps(b, axis, at, width, axis.size)
+    ramps = _ramp_lengths(axis, width)
+    if ramps and _spans(emitter, axis, width) is not False:
+        return _ramps(b, axis, at, width, ramps)
     first, end = dynamic_taps(emitter, axis, at)
     begin, last = dynamic_taps(emitter, axis, at + (width - 1))
     last = b.let(greater(first, last))
@@ -124,19 +127,39 @@ def taps_of(emitter: Emitter, axis: Axis, at: Any, width: int, starts: Sequence[
     return Taps(b, width, first, last, (), (), begin, end, edge)
 
 
-def _ramps(b: KernelBuilder, axis: Axis, at: Any, width: int, size: int) -> Taps:
-    """Before the taps that all pixels have come those that all but the first pixel have, all but
-    two, …; behind them likewise the last ones. Each is one, which the window may not reach.
+def _ramp_lengths(axis: Axis, width: int) -> tuple[int, int] | None:
+    """How many taps _ramps makes before and behind those that all pixels have, if not too many:
+    beyond, no tile reaches.
     """
-    first, end = b.let(axis.pad - at), b.let(size + axis.pad - at - (width - 1))
+    reach = (width - 1) * axis.stride
+    before, after = min(axis.pad, reach), min(axis.pad_end, reach)
+    few = before + after <= _MOST_RAMPED and axis.dilation == 1
+    return (before, after) if few else None
+
+
+def _spans(emitter: Emitter, axis: Axis, width: int) -> Any:
+    """Whether the input is longer than the way from a tile's first window to its last: then no tap
+    lies before the input for one pixel and behind it for another.
+    """
+    return emitter.builder.scalar(axis.size) > (width - 1) * axis.stride
+
+
+def _ramps(b: KernelBuilder, axis: Axis, at: Any, width: int, lengths: tuple[int, int]) -> Taps:
+    """Before the taps that all pixels have come those that all but the first pixel have, all but
+    two, …, as many of each as the stride; behind them likewise the last ones. A window may not
+    reach them. For tiles that `_spans` holds of.
+    """
+    stride, reach = axis.stride, (width - 1) * axis.stride
+    first = b.let(axis.pad - at * stride)
+    end = b.let(b.scalar(axis.size) + axis.pad - at * stride - reach)
 
     def inside(tap: Any, pixels: range) -> _Partial:
         tap = opaque(b, tap)
         return b.let(tirx.And(tap >= 0, tap < axis.kernel)), tap, tuple(pixels)
 
-    most = min(axis.pad, width - 1), min(axis.pad_end, width - 1)  # beyond, no tile reaches
-    before = tuple(inside(first - m, range(m, width)) for m in range(most[0], 0, -1))
-    after = tuple(inside(end + m, range(width - 1 - m)) for m in range(most[1]))
+    left, right = lengths
+    before = tuple(inside(first - m, range(-(-m // stride), width)) for m in range(left, 0, -1))
+    after = tuple(inside(end + m, range(width - 1 - m // stride)) for m in range(right))
     low, high = (b.let(lesser(greater(n, 0), axis.kernel)) for n in (first, end))
     return Taps(b, width, low, high, before, after)
 
@@ -225,7 +248,16 @@ def over_row(
         return body
 
     widths = sorted({most, -(-most // _NARROW_SHARE), 1}, reverse=True)
-    first_of(b, [(count >= w if w > 1 else None, tiles(w)) for w in widths])
+
+    def fits(width: int) -> Any:
+        if width == 1:
+            return None
+        enough = count >= width
+        return (
+            k.both(enough, _spans(emitter, axis, width)) if _ramp_lengths(axis, width) else enough
+        )
+
+    first_of(b, [(fits(w), tiles(w)) for w in widths])
 
 
 def _within(
