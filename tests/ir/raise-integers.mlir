@@ -11,7 +11,7 @@ module {
     %7 = "ai.full"() {dtype = "float32", shape = [], value = 1.000000e-02 : f64} : () -> tensor<f32>
     %8 = "ai.full"() {dtype = "int8", shape = [], value = 0 : i64} : () -> tensor<i8>
     %9 = "ai.dequantize_linear"(%6, %7, %8) {axis = 1 : i64, block = 0 : i64} : (tensor<4x3x3x3xi8>, tensor<f32>, tensor<i8>) -> tensor<4x3x3x3xf32>
-    %10 = "ai.conv"(%5, %9) {dilations = [1, 1], groups = 1 : i64, out_layout = "", pads_begin = [1, 1], pads_end = [1, 1], strides = [1, 1]} : (tensor<?x3x8x8xf32, #ai.dims<["n", "3", "8", "8"]>>, tensor<4x3x3x3xf32>) -> tensor<?x4x8x8xf32, #ai.dims<["n", "4", "8", "8"]>>
+    %10 = "ai.conv"(%5, %9) {dilations = [1, 1], groups = 1 : i64, out_layout = "", pads_begin = [1, 1], pads_end = [1, 1], stack = 1 : i64, stack_step = 1 : i64, strides = [1, 1]} : (tensor<?x3x8x8xf32, #ai.dims<["n", "3", "8", "8"]>>, tensor<4x3x3x3xf32>) -> tensor<?x4x8x8xf32, #ai.dims<["n", "4", "8", "8"]>>
     %11 = "ai.relu"(%10) : (tensor<?x4x8x8xf32, #ai.dims<["n", "4", "8", "8"]>>) -> tensor<?x4x8x8xf32, #ai.dims<["n", "4", "8", "8"]>>
     %12 = "ai.full"() {dtype = "float32", shape = [], value = 5.000000e-01 : f64} : () -> tensor<f32>
     %13 = "ai.full"() {dtype = "int8", shape = [], value = -128 : i64} : () -> tensor<i8>

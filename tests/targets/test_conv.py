@@ -11,7 +11,7 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.dialect.interpret import interpret
 from cuvilc.dialect.passes.context import PassContext
 from cuvilc.dialect.types import TensorType
-from cuvilc.targets.region import Miss
+from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules.conv import schedule
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
@@ -32,17 +32,19 @@ def test_passes_lay_out_what_schedules_read() -> None:
 def conv(
     x: Any, outputs: int, kernel: Any = (3, 3), strides: Any = (1, 1), pads: Any = (1, 1, 1, 1),
     dilations: Any = (1, 1), groups: int = 1, layout: str = BLOCKED, tail: Any = None,
+    stack: int = 1, stack_step: int = 1,
 ) -> Any:  # fmt: skip
     """A program of one convolution with bias, then `tail`, a chain of unary operations."""
     half = len(pads) // 2
     attrs = {
         "strides": strides, "pads_begin": pads[:half], "pads_end": pads[half:],
         "dilations": dilations, "groups": groups,
-        "out_layout": BLOCKED if len(kernel) == 2 else "NCW16c",
+        "out_layout": BLOCKED if len(kernel) == 2 else "NCW16c", "stack": stack,
+        "stack_step": stack_step,
     }  # fmt: skip
     types = [
         TensorType(x, layout=layout),
-        TensorType((outputs, x[1] // groups, *kernel), layout="pack0_32"),
+        TensorType((outputs, x[1] * stack // groups, *kernel), layout="pack0_32"),
         TensorType((outputs,)),
     ]
 
@@ -120,6 +122,27 @@ def test_long_windows(size: int, kernel: int, pads: Any, chip: Any) -> None:
     check(
         conv((1, 20, 3, size), 40, (2, kernel), pads=(1, *pads[:1], 1, *pads[1:])), chip, schedule
     )
+
+
+@on_chips
+@pytest.mark.parametrize(("images", "stack", "stack_step"), [(5, 3, 1), (7, 2, 3), (N, 3, 2)])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize(("channels", "layout"), [(32, BLOCKED), (5, "")])
+def test_stacks(
+    channels: int, layout: str, kernel: int, images: Any, stack: int, stack_step: int, chip: Any
+) -> None:
+    """Slices of a volume, of which a window sees several: where they lie, and overlapping."""
+    program = conv(
+        (images, channels, 6, 9), 40, (kernel, kernel), pads=(kernel // 2,) * 4, layout=layout,
+        tail=["ai.relu"], stack=stack, stack_step=stack_step,
+    )  # fmt: skip
+    check(program, chip, schedule, [{"n": n} for n in (3, 6)])
+
+
+def test_stacks_of_partial_blocks_are_a_miss() -> None:
+    program = conv((3, 20, 7, 9), 16, stack=2)
+    with program, pytest.raises(Miss, match="a stack of images of 20 channels"):
+        schedule(Region.of(program, program.function("main")), V4, "stack")
 
 
 @on_chips

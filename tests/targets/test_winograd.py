@@ -48,12 +48,13 @@ on_strided = pytest.mark.parametrize(
 
 def conv(
     x: Any, outputs: int, tile: Any, pads: Any = (1, 1, 1, 1), layout: str = BLOCKED,
-    tail: Any = None, residual: bool = False, strides: Any = (1, 1),
+    tail: Any = None, residual: bool = False, strides: Any = (1, 1), stack: int = 1,
+    stack_step: int = 1,
 ) -> Any:  # fmt: skip
     """A program of one convolution with bias, then an addition, then `tail`, unary operations."""
     attrs = {
         "tile": tile, "strides": strides, "pads_begin": pads[:2], "pads_end": pads[2:],
-        "out_layout": BLOCKED,
+        "out_layout": BLOCKED, "stack": stack, "stack_step": stack_step,
     }  # fmt: skip
     size = tuple(
         floordiv(n + pads[i] + pads[i + 2] - w, stride) + 1
@@ -61,7 +62,7 @@ def conv(
     )
     types = [
         TensorType(x, layout=layout),
-        TensorType((outputs, prod(weight_points(tile)), x[1]), layout="pack0_32"),
+        TensorType((outputs, prod(weight_points(tile)), x[1] * stack), layout="pack0_32"),
         TensorType((outputs,)),
         *[TensorType((x[0], outputs, *size), layout=BLOCKED)] * residual,
     ]
@@ -158,6 +159,22 @@ def test_input_transformed_once_a_call(tile: Any, chip: Any) -> None:
     feeds = random_feeds(kernel.program)
     assert int(kernel.scheduled.facts.tasks) > 2
     agrees(kernel, feeds)
+
+
+@pytest.mark.parametrize(("images", "stack", "stack_step"), [(5, 3, 1), (7, 2, 3), (N, 3, 2)])
+@pytest.mark.parametrize("tile", [(4, 4), (1, 2)])
+@on_chips
+def test_stacks(tile: Any, images: Any, stack: int, stack_step: int, chip: Any) -> None:
+    """Slices of a volume, of which a window sees several: where they lie, and overlapping."""
+    pads = (1, 1, 1, 1) if tile == (4, 4) else (0, 1, 0, 1)
+    program = conv((images, 32, 7, 9), 40, tile, pads, stack=stack, stack_step=stack_step)
+    check(program, chip, schedule, [{"n": n} for n in (3, 6)])
+
+
+def test_stacks_of_partial_blocks_are_a_miss() -> None:
+    program = conv((3, 20, 7, 9), 16, (2, 2), stack=2)
+    with program, pytest.raises(Miss, match="a stack of images of 20 channels"):
+        schedule(Region.of(program, program.function("main")), V4, "stack")
 
 
 def test_row_major_input_is_a_miss() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cuvilc.dialect.dims import Dim, Shape, ceildiv, less
+from cuvilc.dialect.dims import Dim, Shape, ceildiv, floordiv, less
 from cuvilc.dialect.ops._index import as_index
 from cuvilc.dialect.ops._rules import (
     need,
@@ -40,6 +40,34 @@ def need_windows(spatial: int, strides, pads_begin, pads_end, dilations) -> None
     for values, what in ((pads_begin, "pads_begin"), (pads_end, "pads_end")):
         need_length(values, spatial, what)
         need_not_negative(values, what)
+
+
+def stacks(x: TensorType, stack: int, stack_step: int) -> tuple[Dim, Dim]:
+    """(images, channels) of [N, C, ..] where `stack` images that follow each other are one, their
+    channels one after the other, and the next one begins `stack_step` later.
+    """
+    need_positive((stack, stack_step), "stack, stack_step")
+    if stack == stack_step == 1:
+        return x.shape[0], x.shape[1]
+    need_true(less(stack - 1, x.shape[0]), f"{x.shape[0]} images are no stack of {stack}")
+    return floordiv(x.shape[0] - stack, stack_step) + 1, x.shape[1] * stack
+
+
+def stacked(x: np.ndarray, stack: int, stack_step: int) -> np.ndarray:
+    """The array whose images are such stacks."""
+    if stack == stack_step == 1:
+        return x
+    count = (x.shape[0] - stack) // stack_step + 1
+    end = (count - 1) * stack_step + 1
+    return np.concatenate([x[t : t + end : stack_step] for t in range(stack)], 1)
+
+
+def of_stack(k: Any, image: Any, channel: Any, x: Any, stack: int, stack_step: int) -> Any:
+    """(image, channel) of x that a channel of a stack is."""
+    if stack == 1:
+        return image if stack_step == 1 else image * stack_step, channel
+    size = x.shape[1]
+    return image * stack_step + k.floordiv(channel, size), k.mod(channel, size)
 
 
 def window_counts(

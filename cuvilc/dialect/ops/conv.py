@@ -25,6 +25,9 @@ from cuvilc.dialect.ops._rules import (
 from cuvilc.dialect.ops._windows import (
     need_spatial,
     need_windows,
+    of_stack,
+    stacked,
+    stacks,
     window_counts,
     window_index,
     windows,
@@ -57,6 +60,9 @@ class Conv:
     x [N, C, n..], w [O, C/groups, k..], bias [O] → [N, O, m..] with m as in _windows.window_counts.
     y[b, o, i] = bias[o] + Σ_{c, k} x[b, g·C/groups + c, i·s + k·d - p] · w[o, c, k], where g is the
     group of o and x is 0 beyond its edge. Blocked layouts apply to x and the result (`out_layout`).
+
+    stack > 1: C is that of `stack` images of x that follow each other, of which the result's next
+    image has those `stack_step` later: so slices of a volume are convolved where they lie.
     """
 
     x: Tensor
@@ -68,20 +74,31 @@ class Conv:
     dilations: tuple
     groups: int = 1
     out_layout: str = ""
+    stack: int = 1
+    stack_step: int = 1
 
-    def shape(x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout):
+    def shape(
+        x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout, stack,
+        stack_step,
+    ):  # fmt: skip
         _check_operands(x, w, bias, groups, strides, pads_begin, pads_end, dilations)
         o, c, *kernel = w.shape
-        need_equal(x.shape[1], c * groups, f"channels of x and those of w in {groups} group(s)")
+        images, channels = stacks(x, stack, stack_step)
+        need(groups == 1 or stack == 1, f"a stack in {groups} groups")
+        need_equal(channels, c * groups, f"channels of x and those of w in {groups} group(s)")
         whole = equal(o % groups, 0)
         need_true(whole, f"{o} output channels do not divide into {groups} groups")
         if bias is not None:
             need_shape(bias, (o,), "bias")
         counts = window_counts(x.shape[2:], tuple(kernel), strides, pads_begin, pads_end, dilations)
-        return TensorType((x.shape[0], o, *counts), x.dtype, check_layout(out_layout))
+        return TensorType((images, o, *counts), x.dtype, check_layout(out_layout))
 
-    def reference(x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout):
+    def reference(
+        x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout, stack,
+        stack_step,
+    ):  # fmt: skip
         o, c, *kernel = w.shape
+        x = stacked(x, stack, stack_step)
         counts = window_counts(x.shape[2:], kernel, strides, pads_begin, pads_end, dilations)
         total = np.zeros((x.shape[0], groups, o // groups, *counts), x.dtype)
         for place, cells in windows(x, counts, kernel, strides, pads_begin, dilations, 0):
@@ -94,9 +111,13 @@ class Conv:
     def domain(k, x, w, bias, **attrs):
         return tuple(w.shape[1:])
 
-    def term(k, i, r, x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout):
+    def term(
+        k, i, r, x, w, bias, *, strides, pads_begin, pads_end, dilations, groups, out_layout, stack,
+        stack_step,
+    ):  # fmt: skip
         batch, o, *rest = i
         channel, *place = r
+        batch, channel = of_stack(k, batch, channel, x, stack, stack_step)
         if groups != 1:
             group = k.floordiv(o, k.floordiv(w.shape[0], groups))
             channel = group * w.shape[1] + channel
@@ -130,6 +151,10 @@ class Conv:
         sample(
             "float32[0,2,4,4]", "float32[3,2,1,1]", strides=(1, 1), pads_begin=(0, 0),
             pads_end=(0, 0), dilations=(1, 1),
+        ),
+        sample(
+            "float32[6,2,4,5]", "float32[3,6,3,3]", "float32[3]", strides=(1, 1),
+            pads_begin=(1, 1), pads_end=(1, 1), dilations=(1, 1), stack=3, stack_step=2,
         ),
     )  # fmt: skip
 

@@ -44,6 +44,9 @@ class MatMulMixed:
     )
 
 
+_NO_STACK = {"stack": 1, "stack_step": 1}
+
+
 @op("ai.conv_mixed")
 class ConvMixed:
     """ai.conv, where float32 x is first rounded to the bfloat16 that w is; bias and sums are
@@ -63,16 +66,16 @@ class ConvMixed:
     def shape(x, w, bias, **attrs):
         need_dtype(x, ("float32",), "x")
         need_dtype(w, ("bfloat16",), "w")
-        return Conv.shape(x, w.with_(dtype="float32"), bias, **attrs)
+        return Conv.shape(x, w.with_(dtype="float32"), bias, **attrs, **_NO_STACK)
 
     def reference(x, w, bias, **attrs):
-        return Conv.reference(_rounded(x), w, bias, **attrs)
+        return Conv.reference(_rounded(x), w, bias, **attrs, **_NO_STACK)
 
     def domain(k, x, w, bias, **attrs):
         return tuple(w.shape[1:])
 
     def term(k, i, r, x, w, bias, **attrs):
-        return Conv.facets["term"](k, i, r, _Rounded(k, x), w, bias, **attrs)
+        return Conv.facets["term"](k, i, r, _Rounded(k, x), w, bias, **attrs, **_NO_STACK)
 
     def finish(k, i, total, x, w, bias, **attrs):
         return Conv.facets["finish"](k, i, total, x, w, bias, **attrs)

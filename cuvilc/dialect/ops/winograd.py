@@ -18,7 +18,7 @@ from cuvilc.dialect.ops._rules import (
     need_same_dtype,
     need_shape,
 )
-from cuvilc.dialect.ops._windows import need_windows, window_counts
+from cuvilc.dialect.ops._windows import need_windows, of_stack, stacked, stacks, window_counts
 from cuvilc.dialect.ops.conv import check_layout
 from cuvilc.dialect.types import TensorType
 from cuvilc.dialect.winograd import (
@@ -92,7 +92,7 @@ class ConvWinograd:
     Aᵀ [Σ_c u[o, ·, c] ⊙ (Bᵀ x_c B)] A, x_c being the n × n inputs that it sees, 0 beyond the edge;
     product (i, j) takes weight (min(i, k - 1), min(j, k - 1)).    (Lavin & Gray 2016, eq. 13.)  n,
     k and the matrices are those of each axis: 1 where the tile is 1, along which windows have one
-    tap. An infinity or NaN spreads to the tiles that see it.
+    tap. An infinity or NaN spreads to the tiles that see it. stack, stack_step: as of ai.conv.
     """
 
     x: Tensor
@@ -103,8 +103,10 @@ class ConvWinograd:
     pads_end: tuple
     strides: tuple = (1, 1)
     out_layout: str = ""
+    stack: int = 1
+    stack_step: int = 1
 
-    def shape(x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout):
+    def shape(x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout, stack, stack_step):
         _need_tile(tile, strides)
         need_dtype(x, ("float32",), "x")
         need_rank(x, 4, "x")
@@ -112,13 +114,17 @@ class ConvWinograd:
         need_same_dtype(x, u, *([bias] if bias else []))
         need_windows(2, strides, pads_begin, pads_end, (1, 1))
         need_equal(u.shape[1], prod(weight_points(tile)), "weights of a channel")
-        need_equal(x.shape[1], u.shape[2], "channels of x and those of u")
+        images, channels = stacks(x, stack, stack_step)
+        need_equal(channels, u.shape[2], "channels of x and those of u")
         if bias is not None:
             need_shape(bias, u.shape[:1], "bias")
         counts = _counts(x, tile, pads_begin, pads_end, strides)
-        return TensorType((x.shape[0], u.shape[0], *counts), x.dtype, check_layout(out_layout))
+        return TensorType((images, u.shape[0], *counts), x.dtype, check_layout(out_layout))
 
-    def reference(x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout):
+    def reference(
+        x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout, stack, stack_step
+    ):
+        x = stacked(x, stack, stack_step)
         (down, across), n, k = matrices(tile, strides), points(tile, strides), weight_points(tile)
         o, c, step = u.shape[0], u.shape[2], [t * s for t, s in zip(tile, strides, strict=True)]
         counts = _counts(x, tile, pads_begin, pads_end, strides)
@@ -145,9 +151,12 @@ class ConvWinograd:
         n = points(tile, strides)
         return (prod(n), u.shape[2], *n)
 
-    def term(k, i, r, x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout):
+    def term(
+        k, i, r, x, u, bias, *, tile, pads_begin, pads_end, strides, out_layout, stack, stack_step
+    ):
         batch, o, *rest = i
         product, c, *seen = r
+        image, channel = of_stack(k, batch, c, x, stack, stack_step)
         n = points(tile, strides)[1]
         digits = (k.floordiv(product, n), k.mod(product, n))
         lasts = [m - 1 for m in weight_points(tile)]
@@ -165,7 +174,7 @@ class ConvWinograd:
             place = k.floordiv(at, results) * (results * stride) + s - pad
             conditions += [k.ge(place, 0), k.lt(place, size)]
             where.append(place)
-        load = guarded(k, conditions, lambda: x[(batch, c, *where)], k.const(0, x.dtype))
+        load = guarded(k, conditions, lambda: x[(image, channel, *where)], k.const(0, x.dtype))
         return value * load
 
     def finish(k, i, total, x, u, bias, **attrs):
@@ -195,6 +204,10 @@ class ConvWinograd:
         ),
         sample(
             "float32[1,2,6,2]", "float32[3,4,2]", tile=(2, 1), pads_begin=(0, 1), pads_end=(1, 0),
+        ),
+        sample(
+            "float32[4,1,3,4]", "float32[2,16,2]", tile=(2, 2), pads_begin=(1, 1),
+            pads_end=(1, 1), stack=2,
         ),
     )  # fmt: skip
 

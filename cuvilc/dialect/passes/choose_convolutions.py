@@ -110,8 +110,11 @@ def choose(program: Program, context: PassContext, operation: Operation) -> Tile
     outputs, channels, *window = w.static_shape
     if channels < context.channel_block:
         raise Miss(f"{channels} input channels do not fill a block of {context.channel_block}")
-    sizes = usual_sizes(program, (x.shape[0], *x.shape[2:]))
-    counts = usual_sizes(program, ir.type_of(operation.results[0]).shape[2:], images=False)
+    if attrs["stack"] > 1 and x.shape[1] % context.channel_block:  # type: ignore[operator]
+        raise Miss(f"a stack of images of {x.shape[1]} channels")
+    images, _, *counted = ir.type_of(operation.results[0]).shape
+    sizes = usual_sizes(program, (images, *x.shape[2:]))
+    counts = usual_sizes(program, tuple(counted), images=False)
     layer = Layer(channels, outputs, sizes, counts, tuple(window), attrs["pads_begin"], strides)
     return cheapest(context, layer)
 
@@ -235,6 +238,7 @@ def _replace(operation: Operation, tile: Tile, made: Made) -> None:
             made[w, tile, strides] = u
         result = ir.build(
             "ai.conv_winograd", x, u, *bias, tile=tile, strides=strides,
-            pads_begin=attrs["pads_begin"], pads_end=attrs["pads_end"],
+            pads_begin=attrs["pads_begin"], pads_end=attrs["pads_end"], stack=attrs["stack"],
+            stack_step=attrs["stack_step"],
         )  # fmt: skip
     ir.replace(operation, result)

@@ -1,8 +1,9 @@
 """Convolutions and pools in terms of those that have a schedule: three axes, small groups.
 
-- The taps along the first of three spatial axes become input channels: x [N, C, D, H, W] is laid
-  out as [N·D', k·C, H, W], whose channel t·C + c holds what tap t of a window sees of c. Then one
-  convolution of two axes sums over all of them. Depthwise, each tap is a convolution of all frames,
+- The taps along the first of three spatial axes become input channels: what tap t of a window sees
+  of channel c is channel t·C + c of an image, and one convolution of two axes sums over all. Laid
+  out as images by depth, x [1, D, C, H, W] has such images already, which overlap (`stack`);
+  otherwise it is copied as [N·D', k·C, H, W]. Depthwise, each tap is a convolution of all frames,
   and the results are added up, moved along the depth: groups of few channels would fill no blocks.
 - A pool of three axes is one of the last two, then one along the first. (The mean of means is the
   mean: how many cells of a window are inside along one axis does not depend on the others.)
@@ -47,11 +48,16 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
             ir.replace(operation, _sum_of_frames(program, x, weights, bias, attrs, grid, key))
         context.apply(RULE)
         return
+    flat_attrs = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
     with ir.before(operation):
-        slices = _taps(_by_depth(x, attrs), depth, grid[0], attrs)
+        images = _by_depth(x, attrs)
+        if _lies_stacked(n, depth, channels, attrs, context):
+            images = ir.build("ai.reshape", images, shape=_flat_images(images))
+            flat_attrs |= {"stack": depth, "stack_step": attrs["strides"][0]}
+        else:
+            images = _taps(images, depth, grid[0], attrs)
         flat = weights.swapaxes(1, 2).reshape(outputs, channels * depth, *kernel)
-        flat_attrs = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
-        y = ir.build("ai.conv", slices, ir.constant(program, flat, key), *bias, **flat_attrs)
+        y = ir.build("ai.conv", images, ir.constant(program, flat, key), *bias, **flat_attrs)
         y = ir.build("ai.reshape", y, shape=(n, grid[0], o, *grid[1:]))
         ir.replace(operation, ir.build("ai.transpose", y, perm=(0, 2, 1, 3, 4)))
     context.apply(RULE)
@@ -83,6 +89,21 @@ def _sum_of_frames(
         total = ir.build("ai.elemwise_add", total, line)
     total = ir.build("ai.reshape", total, shape=(1, grid[0], c, *grid[1:]))
     return ir.build("ai.transpose", total, perm=(0, 2, 1, 3, 4))
+
+
+def _lies_stacked(
+    n: Dim, depth: int, channels: int, attrs: dict[str, Any], context: PassContext
+) -> bool:
+    """Whether what a window sees are channels one after the other where they lie."""
+    one = n == attrs["groups"] == attrs["dilations"][0] == 1
+    whole = channels < context.channel_block or channels % context.channel_block == 0
+    return one and depth > 1 and whole and context.precision != "bf16"
+
+
+def _flat_images(x: Value) -> tuple[Dim, ...]:
+    """The shape of [1, D, 1, C, H, W] as images."""
+    _, d, _, *image = ir.type_of(x).shape
+    return (d, *image)
 
 
 def _by_depth(x: Value, attrs: dict[str, Any]) -> Value:

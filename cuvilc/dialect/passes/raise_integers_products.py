@@ -8,7 +8,7 @@ import numpy as np
 
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.ops.integer import BYTES
-from cuvilc.dialect.passes.context import Miss
+from cuvilc.dialect.passes.context import Miss, unstacked
 from cuvilc.dialect.passes.raise_integers_levels import (
     dequantised,
     is_one,
@@ -53,7 +53,7 @@ def integer_conv(g: Graph, node: Node) -> Any:
         raise Miss("a scale per input channel of the weights")
     total = g.build(
         "ai.conv_integer", x.operands[0], w.operands[0], *_zeros(g, x, w),
-        origin=(x, w, node), **node.attrs,
+        origin=(x, w, node), **unstacked(node.attrs),
     )  # fmt: skip
     spatial = g.type(node.result).rank - 2
     scales = [line(g, n.operands[1], spatial) for n in (x, w)]

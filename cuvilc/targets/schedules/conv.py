@@ -94,8 +94,7 @@ class _Conv:
         taps = plan.height.kernel * plan.width.kernel
         half = (block - panel * (PANEL // BLOCK)) * BLOCK
         weights = b.let(panel * (plan.channels * taps * PANEL) + half)
-        channels = -(-plan.channels * plan.groups // self.pixel)
-        start = image * channels
+        start = image * plan.image_planes
         if plan.groups > 1:
             group = k.floordiv(block * BLOCK, plan.outputs // plan.groups)
             start = start + group * (plan.channels // self.pixel)

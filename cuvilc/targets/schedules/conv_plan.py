@@ -79,6 +79,14 @@ class Plan(ChannelUnits):
     rows: int = 1  # in a task
     units: int = 1  # in a task
     columns: int = 0  # tiles of a row in a task at least, where a row is cut
+    stack: int = 1  # images of the input that are one, and from one's first to the next one's
+    stack_step: int = 1
+
+    @property
+    def image_planes(self) -> int:
+        """Of the input, from an image of the result to the next: of blocks, or of channels."""
+        planes = self.channels * self.groups // self.stack
+        return (-(-planes // BLOCK) if self.blocked_input else planes) * self.stack_step
 
     @property
     def row_groups(self) -> Dim:
@@ -152,12 +160,19 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     unit_blocks = blocks_of_unit(outputs, groups, chip)
     height, width = axes_of(x.shape, result.shape, w.shape[2:], attrs)
     plan = Plan(
-        anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
-        unit_blocks, 1,
+        anchor, result.shape[0], height, width, channels, outputs, groups, bool(x.layout),
+        unit_blocks, 1, stack=attrs["stack"], stack_step=attrs["stack_step"],
     )  # fmt: skip
+    check_stack(x, plan.stack)
     plan.pixels = tile_rows(chip, plan.unit_width)
     _group(plan)
     return plan
+
+
+def check_stack(x: TensorType, stack: int) -> None:
+    """Miss unless the channels of images that follow each other lie one after the other."""
+    if stack > 1 and x.layout and not (isinstance(x.shape[1], int) and x.shape[1] % BLOCK == 0):
+        raise Miss(f"a stack of images of {x.shape[1]} channels")
 
 
 def check_types(

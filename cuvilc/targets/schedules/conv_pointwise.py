@@ -46,7 +46,7 @@ class _Pixels:
         )
         self._buffer = emitter.argument(plan.anchor.operands[0])
         self._plane = self.b.scalar(plan.height.size * plan.width.size) * BLOCK
-        self._image = self._plane * -(-plan.channels // BLOCK)
+        self._image = self._plane * plan.image_planes
         self._task: Any = 0
         self._tile: Any = 0
         self._step: Any = 0

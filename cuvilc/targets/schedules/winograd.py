@@ -159,8 +159,8 @@ class _Winograd:
     def _see_all(self, rows: _Rows) -> None:
         """Transform all inputs that the rows see."""
         names = (
-            "tiles_down", "tiles_across", "channel_blocks", "height", "width", "pad_top",
-            "pad_left", "point_stride", "block_stride",
+            "tiles_down", "tiles_across", "channel_blocks", "image_blocks", "height", "width",
+            "pad_top", "pad_left", "point_stride", "block_stride",
         )  # fmt: skip
         self.call(
             "inputs", (self.x, self.seen, self.half),

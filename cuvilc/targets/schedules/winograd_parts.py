@@ -38,7 +38,8 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, Variable, const
 def inputs(chip: Chip, tile: Tile, strides: tuple[int, int]) -> Part:
     """Transform what rows [first, last) see, all channels of it, from x to places from 0 on.
 
-    x, seen, half; first, last, tiles_down, tiles_across, channel_blocks, height, width, pad_top,
+    x, seen, half; first, last, tiles_down, tiles_across, channel_blocks,
+    image_blocks (from an image to the next), height, width, pad_top,
     pad_left, point_stride, block_stride.
     """
     return part(chip, partial(_inputs, tile, strides), "winograd_inputs", *tile, *strides)
@@ -78,7 +79,8 @@ def _inputs(tile: Tile, strides: tuple[int, int], chip: Chip, symbol: str) -> An
     both = min(n) > 1
     x, seen, half = b.floats("x", "seen", "half")
     first, last, tiles_down, tiles_across = b.indices("first", "last", "down", "across")
-    blocks, height, width, pad_top, pad_left = b.indices("blocks", "height", "width", "top", "left")
+    blocks, image_blocks, height, width = b.indices("blocks", "apart", "height", "width")
+    pad_top, pad_left = b.indices("top", "left")
     point_stride, block_stride = b.indices("point_stride", "block_stride")
     line = b.let(width * BLOCK)
     if n[0] > 1:  # the pass down comes first
@@ -138,7 +140,7 @@ def _inputs(tile: Tile, strides: tuple[int, int], chip: Chip, symbol: str) -> An
         with b.loop(last - first, name="r") as row:
             top = b.let(down.get() * (tile[0] * strides[0]) - pad_top)
             left = b.let(across.get() * (tile[1] * strides[1]) - pad_left)
-            plane = (image.get() * blocks + block) * height
+            plane = (image.get() * image_blocks + block) * height
             start = b.let(((plane + top) * width + left) * BLOCK)  # may lie before the input
             to = b.let(block * block_stride + row * BLOCK)
             ends = k.both(k.le(top + n[0], height), k.le(left + n[1], width))

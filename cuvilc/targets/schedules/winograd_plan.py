@@ -11,7 +11,7 @@ from cuvilc.dialect.dims import Dim, ceildiv
 from cuvilc.dialect.winograd import Tile, points, weight_points
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.region import Miss, Region
-from cuvilc.targets.schedules.conv_plan import ChannelUnits, check_types
+from cuvilc.targets.schedules.conv_plan import ChannelUnits, check_stack, check_types
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, balanced, tile_rows
@@ -46,6 +46,8 @@ class Plan(ChannelUnits):
     rows: int  # of the largest register tile
     row_tiles: int = 1  # in a task
     units: int = 1  # in a task
+    stack: int = 1  # as of conv_plan.Plan
+    stack_step: int = 1
 
     @property
     def points(self) -> tuple[int, int]:
@@ -108,6 +110,11 @@ class Plan(ChannelUnits):
         return -(-self.channels // BLOCK)
 
     @property
+    def image_blocks(self) -> int:
+        """Of the input, from an image of the result to the next."""
+        return self.channel_blocks // self.stack * self.stack_step
+
+    @property
     def tasks(self) -> Dim:
         return self.row_groups * self.unit_groups
 
@@ -139,10 +146,11 @@ def plan_of(region: Region, chip: Chip) -> Plan:
     unit_blocks = 2 if outputs > BLOCK and chip.lanes * 2 >= PANEL else 1
     (_, _, height, width), (_, _, down, across) = x.shape, result.shape
     plan = Plan(
-        anchor, attrs["tile"], attrs["strides"], x.shape[0], height, width, down, across,
+        anchor, attrs["tile"], attrs["strides"], result.shape[0], height, width, down, across,
         attrs["pads_begin"], channels, outputs, unit_blocks,
-        1,
+        1, stack=attrs["stack"], stack_step=attrs["stack_step"],
     )  # fmt: skip
+    check_stack(x, plan.stack)
     plan.rows = tile_rows(chip, plan.unit_width)
     _group(plan, chip)
     return plan

@@ -74,6 +74,7 @@ def sizes_of(plan: Plan, parts: Mapping[str, Part], shared: bool) -> Sizes:
         "row_size": size, "many": many,
         "row_tiles": plan.row_tiles, "row_tile_count": plan.row_tile_count,
         "channels": plan.channels, "channel_blocks": plan.channel_blocks, "blocks": plan.blocks,
+        "image_blocks": plan.image_blocks,
         "units": plan.units, "unit_count": plan.unit_count, "unit_groups": plan.unit_groups,
         "panel": prod(plan.weight_points) * plan.channels * PANEL,
         "point_stride": rows * BLOCK, "block_stride": block_lines * BLOCK,

@@ -351,7 +351,12 @@ def window(attrs, *, kernel=None):
 @node("conv")
 def _conv(arrays, attrs):
     attributes = window(attrs) | {"group": attrs["groups"]}
-    return Node("Conv", list(arrays), attributes, reference_only=arrays[0].size == 0)
+    x, *others = arrays
+    stack, step = attrs["stack"], attrs["stack_step"]
+    if stack > 1:
+        starts = range(0, len(x) - stack + 1, step)
+        x = np.stack([x[n : n + stack].reshape(-1, *x.shape[2:]) for n in starts])
+    return Node("Conv", [x, *others], attributes, reference_only=x.size == 0)
 
 
 @node("conv_transpose")
