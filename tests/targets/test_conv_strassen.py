@@ -11,13 +11,23 @@ from cuvilc.dialect.dims import symbol
 from cuvilc.targets import x86
 from cuvilc.targets.region import Miss
 from cuvilc.targets.schedules import conv_strassen
-from cuvilc.targets.schedules.conv_strassen import _of_depth
+from cuvilc.targets.schedules.strassen_sizes import Sizes
 from tests.targets.kernel_harness import V4, check, compare, random_feeds
 from tests.targets.samples import VNNI, needs
 from tests.targets.test_conv_dot import conv, layer
 
 AVX2 = x86.CHIPS["x86-64-v3"]
 NONE = (0, 0, 0, 0)
+# Whether there are fewer products; where blocks do not come in pairs there are not.
+PREFERENCES = {"plain": 1.0, "parts": -1.0, "cheapest": None}
+
+
+def prefer(preference: str, monkeypatch: Any) -> None:
+    """Let one of PREFERENCES decide."""
+    if (sign := PREFERENCES[preference]) is not None:
+        monkeypatch.setattr(Sizes, "cost", property(lambda sizes: sign * sizes.depth))
+
+
 GEOMETRIES = {
     "parts": ((1, 128, 14, 14), (96, 128, 1, 1), (1, 1), NONE),
     "an odd number of pixels": ((2, 96, 13, 15), (64, 96, 1, 1), (1, 1), NONE),
@@ -33,16 +43,10 @@ GEOMETRIES = {
 
 
 @needs(AVX2)
-@pytest.mark.parametrize("depth", [0, 1, None], ids=["plain", "parts", "chosen"])
+@pytest.mark.parametrize("preference", PREFERENCES)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_geometry(geometry: str, depth: int | None, monkeypatch: Any) -> None:
-    if depth is not None:
-        only = {depth} if "odd block" not in geometry and "one" not in geometry else {0}
-        only = {0} if "end in" in geometry else only
-        monkeypatch.setattr(
-            conv_strassen, "_of_depth",
-            lambda plan, d, chip: _of_depth(plan, d, chip) if d in only else None,
-        )  # fmt: skip
+def test_geometry(geometry: str, preference: str, monkeypatch: Any) -> None:
+    prefer(preference, monkeypatch)
     check(conv(*GEOMETRIES[geometry]), AVX2, conv_strassen.schedule)
 
 

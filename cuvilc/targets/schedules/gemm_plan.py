@@ -124,17 +124,22 @@ class Plan:
         return halvings(self.rows) if self.often_few else [self.rows, -(-self.rows // 3), 1]
 
     def row_index(self, emitter: Emitter, row: Any) -> list[Any]:
-        """The digits of a row number; an extent of 1 has the digit 0."""
-        real = [axis for axis, d in enumerate(self.leading) if d != 1]
-        digits: list[Any] = [0] * len(self.leading)
-        for axis in reversed(real):
-            if axis == real[0]:
-                digits[axis] = row
-            else:
-                extent = emitter.builder.scalar(self.leading[axis])
-                digits[axis] = emitter.k.mod(row, extent)
-                row = emitter.k.floordiv(row, extent)
-        return digits
+        """The digits of a row number."""
+        return row_digits(emitter, self.leading, row)
+
+
+def row_digits(emitter: Emitter, leading: Shape, row: Any) -> list[Any]:
+    """The digits of a row number, outer first; an extent of 1 has the digit 0."""
+    real = [axis for axis, d in enumerate(leading) if d != 1]
+    digits: list[Any] = [0] * len(leading)
+    for axis in reversed(real):
+        if axis == real[0]:
+            digits[axis] = row
+        else:
+            extent = emitter.builder.scalar(leading[axis])
+            digits[axis] = emitter.k.mod(row, extent)
+            row = emitter.k.floordiv(row, extent)
+    return digits
 
 
 def plan_of(region: Region, chip: Chip, name: str = "ai.matmul") -> Plan:
