@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.dialect.dims import floordiv, symbol
+from cuvilc.dialect.dims import evaluate, floordiv, symbol
 from cuvilc.dialect.types import TensorType
 from cuvilc.dialect.winograd import MATRICES, SHAPES, STRIDES, TILES, weight_points, window_of
 from cuvilc.targets import x86
@@ -175,6 +175,17 @@ def test_stacks_of_partial_blocks_are_a_miss() -> None:
     program = conv((3, 20, 7, 9), 16, (2, 2), stack=2)
     with program, pytest.raises(Miss, match="a stack of images of 20 channels"):
         schedule(Region.of(program, program.function("main")), V4, "stack")
+
+
+@on_chips
+@pytest.mark.parametrize("batch", [1, N], ids=["static", "symbolic"])
+def test_small_layers_have_tasks(batch: Any, chip: Any) -> None:
+    """Where its few output channels make no tasks of 10 us, a layer's rows do."""
+    kernel = check(conv((batch, 48, 34, 16), 48, (4, 1)), chip, schedule, [{"n": 1}, {"n": 3}])
+    tasks = kernel.scheduled.facts.tasks
+    assert evaluate(tasks, {"n": 1}) == 4
+    tiny = Kernel(conv((batch, 16, 9, 8), 16, (4, 1)), chip, schedule)
+    assert evaluate(tiny.scheduled.facts.tasks, {"n": 1}) == 1
 
 
 def test_row_major_input_is_a_miss() -> None:

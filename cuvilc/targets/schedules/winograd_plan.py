@@ -17,6 +17,7 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import anchor_of, balanced, tile_rows
 
 _TASK_FLOPS = 2.5e6  # about 20 us
+_LEAST_FLOPS = 9e5  # of a task of a small layer, so that it has some
 # Tasks that a kernel should have at least, so that threads finish at about the same time.
 _TASKS = 4
 _L2_SHARE = 0.6
@@ -158,21 +159,26 @@ def plan_of(region: Region, chip: Chip) -> Plan:
 
 def _group(plan: Plan, chip: Chip) -> None:
     """As many rows as the L2 cache holds what is transformed of, but so many that reading the
-    weights again for the next ones costs little; then units.
+    weights again for the next ones costs little; then units; then fewer rows, where there is work
+    for more tasks.
     """
     if isinstance(plan.total, int) and plan.total:
         plan.rows = balanced(plan.total, plan.rows)[0]
     row_bytes = 4 * BLOCK * plan.products * (plan.channel_blocks + plan.unit_blocks)
     by_cache = int(_L2_SHARE * chip.l2_bytes / (row_bytes * plan.rows))
     most = max(-(-_LEAST_ROWS // plan.rows), by_cache)
-    count = plan.row_tile_count
-    if isinstance(count, int) and count:
-        groups = -(-count // most)
-        plan.row_tiles = -(-count // groups)
-    else:
-        groups, plan.row_tiles = 1, most
+    image = plan.tiles_down * plan.tiles_across
+    total = next((n for n in (plan.total, image) if isinstance(n, int)), 0)
+    count = -(-total // plan.rows)
+    groups = max(1, -(-count // most))
+    plan.row_tiles = -(-count // groups) or most
     row_flops = 2 * plan.products * plan.channels * plan.unit_blocks * BLOCK
     unit_flops = max(1, row_flops * plan.room)
     by_work = max(1, round(plan.unit_count * unit_flops / _TASK_FLOPS))
     pieces = min(-(-_TASKS // groups), by_work, max(1, plan.unit_count // _LEAST_UNITS))
     plan.units = -(-plan.unit_count // pieces)
+    work = 2 * plan.products * plan.channels * plan.outputs * total
+    wanted = max([1, *(n for n in (2, _TASKS) if n * _LEAST_FLOPS <= work)])
+    if groups * pieces < wanted:
+        groups = max(groups, min(-(-wanted // pieces), total // _LEAST_ROWS))
+        plan.row_tiles = -(-count // groups)
