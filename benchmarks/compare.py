@@ -4,7 +4,7 @@ Each peer runs in a process of its own; all stay loaded and are timed in turn, r
 so that a busy machine hurts all alike. A number is the median over the rounds of a slot's median.
 Slots in which other programs used more than 0.15 cores are left out where two quiet ones exist.
 Ratios are to cuvil, or where it is not among them to the first peer.
-`--models further` measures twenty more networks.
+`--models further` measures 24 more networks.
 Writes results.json, table.md and plot.svg into --out. Peers that cannot run here are left out and
 named; `--peers all` adds those that compile for long, `--together` lets all compile at once.
 """

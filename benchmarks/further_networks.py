@@ -1,7 +1,7 @@
 """Further networks, in the form of networks.py: what people deploy beside the ten of the tables.
 
 Most come from the configurations of `transformers` in the size of a published checkpoint, or
-smaller where that one is large; three are plain torch. Weights are random, but activations keep
+smaller where that one is large; seven are plain torch. Weights are random, but activations keep
 an ordinary size: where an initialisation would let them vanish it is changed, else answers agree
 whatever a branch computes.
 """
@@ -277,6 +277,134 @@ def shufflenet() -> Network:
     return Network(settle(Classifier(layers, 1024)), {"image": torch.randn(1, *IMAGE)}, ["logits"])
 
 
+class Dense(nn.Module):
+    """Huang et al. 2017, DenseNet-BC: a layer's 32 channels are joined to all that were before."""
+
+    def __init__(self, inputs: int, growth: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
+        self.body = nn.Sequential(
+            convolution(inputs, 4 * growth, 1), nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.body(self.first(x))], 1)
+
+
+def densenet() -> Network:
+    """DenseNet-121."""
+    layers: list[nn.Module] = [convolution(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
+    width = 64
+    for number, blocks in enumerate((6, 12, 24, 16)):
+        if number:
+            halved = nn.Conv2d(width, width // 2, 1, bias=False)
+            layers += [nn.BatchNorm2d(width), nn.ReLU(), halved, nn.AvgPool2d(2)]
+            width //= 2
+        layers += [Dense(width + 32 * block) for block in range(blocks)]
+        width += 32 * blocks
+    layers += [nn.BatchNorm2d(width), nn.ReLU()]
+    return Network(settle(Classifier(layers, width)), {"image": torch.randn(1, *IMAGE)}, ["logits"])
+
+
+class Ghost(nn.Module):
+    """Han et al. 2020, GhostNet: half of the channels are made of the others, one by one."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        half = outputs // 2
+        self.first = convolution(inputs, half, 1)
+        self.cheap = convolution(half, half, 3, groups=half)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return torch.cat([x, self.cheap(x)], 1)
+
+
+def ghostnet() -> Network:
+    """Its modules in a row, no squeezing, at the widths of the paper's first stages."""
+    layers: list[nn.Module] = [convolution(3, 16, 3, 2)]
+    inputs = 16
+    for width, stride in ((48, 2), (72, 1), (72, 2), (120, 1), (120, 2), (240, 1), (200, 1)):
+        layers.append(Ghost(inputs, width))
+        if stride > 1:
+            layers.append(convolution(width, width, 3, 2, groups=width, act=None))
+        inputs = width
+    return Network(
+        settle(Classifier(layers, inputs)), {"image": torch.randn(1, *IMAGE)}, ["logits"]
+    )
+
+
+class Volume(nn.Module):
+    """Cicek et al. 2016, 3D U-Net, small: instance normalisation, two halvings and back."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(map(self.stage, (1, width, 2 * width), (width, 2 * width, 64)))
+        self.up = nn.ModuleList(nn.ConvTranspose3d(2 * w, w, 2, 2) for w in (2 * width, width))
+        self.join = nn.ModuleList(self.stage(2 * w, w) for w in (2 * width, width))
+        self.head = nn.Conv3d(width, 3, 1)
+
+    @staticmethod
+    def stage(inputs: int, outputs: int) -> nn.Sequential:
+        norm = nn.InstanceNorm3d(outputs, affine=True)
+        return nn.Sequential(nn.Conv3d(inputs, outputs, 3, 1, 1), norm, nn.LeakyReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.down
+        kept = [first(x)]
+        kept.append(second(nn.functional.max_pool3d(kept[0], 2)))
+        x = third(nn.functional.max_pool3d(kept[1], 2))
+        for up, join, skip in zip(self.up, self.join, reversed(kept), strict=True):
+            x = join(torch.cat([up(x), skip], 1))
+        return self.head(x)
+
+
+def unet3d() -> Network:
+    return Network(Volume().eval(), {"volume": torch.randn(1, 1, 32, 48, 48)}, ["mask"])
+
+
+class Vocoder(nn.Module):
+    """Kong et al. 2020, HiFi-GAN's generator: each enlargement is followed by the mean of three
+    stacks of dilated convolutions of 3, 7 and 11 taps. 256 samples a frame.
+    """
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(80, width, 7, padding=3)
+        self.up, self.stacks = nn.ModuleList(), nn.ModuleList()
+        for stride, taps in ((8, 16), (8, 16), (4, 8)):
+            half, pad = width // 2, (taps - stride) // 2
+            self.up.append(nn.ConvTranspose1d(width, half, taps, stride, pad))
+            self.stacks.append(nn.ModuleList(self.stack(half, taps) for taps in (3, 7, 11)))
+            width = half
+        self.last = nn.Conv1d(width, 1, 7, padding=3)
+
+    @staticmethod
+    def stack(width: int, taps: int) -> nn.ModuleList:
+        return nn.ModuleList(
+            nn.Conv1d(width, width, taps, padding=taps // 2 * dilation, dilation=dilation)
+            for step in (1, 3, 5) for dilation in (step, 1)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        leaky = partial(nn.functional.leaky_relu, negative_slope=0.1)
+        x = self.first(x)
+        for up, stacks in zip(self.up, self.stacks, strict=True):
+            x = up(leaky(x))
+            found = []
+            for layers in stacks:
+                y = x
+                for dilated, plain in zip(layers[::2], layers[1::2], strict=True):
+                    y = y + plain(leaky(dilated(leaky(y))))
+                found.append(y)
+            x = (found[0] + found[1] + found[2]) / 3
+        return torch.tanh(self.last(leaky(x)))
+
+
+def hifigan() -> Network:
+    return Network(Vocoder().eval(), {"mel": torch.randn(1, 80, 64)}, ["sound"])
+
+
 FURTHER: dict[str, Callable[[], Network]] = {
     "swin": lambda: vision("SwinModel"),
     # Its usual 1e-6 would leave out what the blocks compute.
@@ -294,8 +422,12 @@ FURTHER: dict[str, Callable[[], Network]] = {
     "segformer": lambda: vision(
         "SegformerForSemanticSegmentation", 256, output="logits", num_labels=150
     ),
+    "densenet": densenet,
+    "ghostnet": ghostnet,
     "unet": unet,
+    "unet3d": unet3d,
     "yolo": yolo,
+    "hifigan": hifigan,
     "whisper_encoder": whisper_encoder,
     "wav2vec2": wav2vec2,
     "t5_encoder": lambda: text("T5EncoderModel"),
