@@ -110,7 +110,7 @@ def choose(program: Program, context: PassContext, operation: Operation) -> Tile
     outputs, channels, *window = w.static_shape
     if channels < context.channel_block:
         raise Miss(f"{channels} input channels do not fill a block of {context.channel_block}")
-    if attrs["stack"] > 1 and x.shape[1] % context.channel_block:  # type: ignore[operator]
+    if attrs["stack"] > 1 and x.shape[1] % context.channel_block:
         raise Miss(f"a stack of images of {x.shape[1]} channels")
     images, _, *counted = ir.type_of(operation.results[0]).shape
     sizes = usual_sizes(program, (images, *x.shape[2:]))
