@@ -28,11 +28,12 @@ def product(a: Any, n: int, layout: str = "dot1_32x2") -> Any:
 
 
 def conv(
-    x: Any, w: Any, pads: Any, layout: str = "NCHW16c", strides: Any = (1, 1), groups: int = 1
-) -> Any:
+    x: Any, w: Any, pads: Any, layout: str = "NCHW16c", strides: Any = (1, 1), groups: int = 1,
+    stack: Any = (1, 1),
+) -> Any:  # fmt: skip
     attrs = {
         "strides": strides, "pads_begin": pads, "pads_end": pads, "dilations": (1, 1),
-        "groups": groups, "out_layout": "NCHW16c",
+        "groups": groups, "out_layout": "NCHW16c", "stack": stack[0], "stack_step": stack[1],
     }  # fmt: skip
     types = [
         TensorType(x, layout=layout), TensorType(w, "bfloat16", "dot0_32x2"), TensorType(w[:1]),
@@ -64,9 +65,15 @@ def test_any_number_of_rows(chip: Any) -> None:
         conv((1, 96, 7, 9), (96, 48, 3, 3), (1, 1), groups=2),
         conv((2, 40, 1, 61), (33, 40, 1, 3), (0, 1), strides=(1, 2)),
         conv((1, 7, 1, 30), (16, 7, 1, 3), (0, 1)),
+        conv((5, 32, 9, 9), (40, 96, 3, 3), (1, 1), stack=(3, 1)),
+        conv((7, 32, 6, 9), (40, 64, 1, 1), (0, 0), stack=(2, 3)),
+        conv((6, 5, 9, 7), (33, 15, 3, 3), (1, 1), "", stack=(3, 2)),
     ],
-    ids=["first layer", "3x3", "one tap", "many outputs", "groups", "a line", "an odd line"],
-)
+    ids=[
+        "first layer", "3x3", "one tap", "many outputs", "groups", "a line", "an odd line",
+        "a stack", "a stack of one tap", "a plain stack",
+    ],
+)  # fmt: skip
 def test_convolutions(program: Any, chip: Any) -> None:
     check(program, chip, conv_dot.schedule)
 

@@ -44,9 +44,6 @@ class MatMulMixed:
     )
 
 
-_NO_STACK = {"stack": 1, "stack_step": 1}
-
-
 @op("ai.conv_mixed")
 class ConvMixed:
     """ai.conv, where float32 x is first rounded to the bfloat16 that w is; bias and sums are
@@ -62,20 +59,22 @@ class ConvMixed:
     dilations: tuple
     groups: int = 1
     out_layout: str = ""
+    stack: int = 1
+    stack_step: int = 1
 
     def shape(x, w, bias, **attrs):
         need_dtype(x, ("float32",), "x")
         need_dtype(w, ("bfloat16",), "w")
-        return Conv.shape(x, w.with_(dtype="float32"), bias, **attrs, **_NO_STACK)
+        return Conv.shape(x, w.with_(dtype="float32"), bias, **attrs)
 
     def reference(x, w, bias, **attrs):
-        return Conv.reference(_rounded(x), w, bias, **attrs, **_NO_STACK)
+        return Conv.reference(_rounded(x), w, bias, **attrs)
 
     def domain(k, x, w, bias, **attrs):
         return tuple(w.shape[1:])
 
     def term(k, i, r, x, w, bias, **attrs):
-        return Conv.facets["term"](k, i, r, _Rounded(k, x), w, bias, **attrs, **_NO_STACK)
+        return Conv.facets["term"](k, i, r, _Rounded(k, x), w, bias, **attrs)
 
     def finish(k, i, total, x, w, bias, **attrs):
         return Conv.facets["finish"](k, i, total, x, w, bias, **attrs)
@@ -89,6 +88,10 @@ class ConvMixed:
         sample(
             "float32[2,4,5]", "bfloat16[6,2,3]", strides=(1,), pads_begin=(0,), pads_end=(2,),
             dilations=(1,), groups=2,
+        ),
+        sample(
+            "float32[4,2,4,5]", "bfloat16[3,4,3,3]", strides=(1, 1), pads_begin=(1, 1),
+            pads_end=(1, 1), dilations=(1, 1), stack=2,
         ),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from cuvilc.dialect.ir import Program, Value
-from cuvilc.dialect.passes.context import Miss, PassContext, unstacked
+from cuvilc.dialect.passes.context import Miss, PassContext
 from cuvilc.dialect.passes.rules_graph import Graph, Node, Rules, rewrite
 
 NAME = "narrow-weights"
@@ -64,9 +64,8 @@ class _Narrow:
             raise Miss("groups of channels that fill no blocks, or not two spatial axes")
         if node.attr("dilations")[1] != 1 and g.type(w).shape[1] % 2:
             raise Miss("dilated taps of an odd number of channels")
-        attrs = unstacked(node.attrs)
         narrow = self.weight(g, w)
-        return g.build("ai.conv_mixed", x, narrow, *bias, origin=(node,), **attrs)
+        return g.build("ai.conv_mixed", x, narrow, *bias, origin=(node,), **node.attrs)
 
     def weight(self, g: Graph, value: Value, turn: bool = False) -> Value:
         """A constant or parameter in bfloat16, turned if asked to."""

@@ -97,7 +97,7 @@ def _lies_stacked(
     """Whether what a window sees are channels one after the other where they lie."""
     one = n == attrs["groups"] == attrs["dilations"][0] == 1
     whole = channels < context.channel_block or channels % context.channel_block == 0
-    return one and depth > 1 and whole and context.precision != "bf16"
+    return one and depth > 1 and whole
 
 
 def _flat_images(x: Value) -> tuple[Dim, ...]:

@@ -37,7 +37,7 @@ class Blocks:
 
     def begin_task(self, image: Any, group: Any, low: Any, high: Any) -> None:
         blocks = -(-self.plan.channels // BLOCK)
-        first = image * (-(-self.plan.channels * self.plan.groups // BLOCK)) + group * blocks
+        first = image * self.plan.image_planes + group * blocks
         self._task = self.b.let(first * self._plane)
 
     def start(self, low: Any, oh: Any, ow: Any) -> Any:
@@ -155,7 +155,7 @@ class Patch:
         plan, b = self.plan, self.b
         plane = b.scalar(plan.height.size * plan.width.size) * BLOCK
         blocks = -(-plan.channels // BLOCK)
-        first = image * (-(-plan.channels * plan.groups // BLOCK))
+        first = image * plan.image_planes
         if plan.groups > 1:
             first = first + group * blocks
         source = b.let(first * plane + ih * (b.scalar(plan.width.size) * BLOCK))
@@ -182,7 +182,7 @@ class Patch:
         """From row-major channels."""
         plan, b = self.plan, self.b
         plane = b.scalar(plan.height.size * plan.width.size)
-        first = image * (plan.channels * plan.groups)
+        first = image * plan.image_planes
         if plan.groups > 1:
             first = first + group * plan.channels
         source = b.let(first * plane + ih * b.scalar(plan.width.size))

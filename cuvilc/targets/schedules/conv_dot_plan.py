@@ -11,7 +11,12 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import BYTES, Dots
 from cuvilc.targets.region import Miss, Region
 from cuvilc.targets.schedules import conv_plan
-from cuvilc.targets.schedules.conv_plan import USUAL_WIDTH, blocks_of_unit, check_places
+from cuvilc.targets.schedules.conv_plan import (
+    USUAL_WIDTH,
+    blocks_of_unit,
+    check_places,
+    check_stack,
+)
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis, axes_of
 from cuvilc.targets.schedules.dot_tile import dot_rows
 from cuvilc.targets.schedules.gemm_dot import kind_of
@@ -93,9 +98,11 @@ def plan_of(region: Region, chip: Chip) -> Plan:
         raise Miss("dilated taps of channels that are not whole groups")
     unit_blocks = blocks_of_unit(outputs, groups, chip)
     plan = Plan(
-        anchor, x.shape[0], height, width, channels, outputs, groups, bool(x.layout),
+        anchor, result.shape[0], height, width, channels, outputs, groups, bool(x.layout),
         unit_blocks, dot_rows(chip, dots, unit_blocks * BLOCK), dots=dots, turned=turned,
+        stack=attrs.get("stack", 1), stack_step=attrs.get("stack_step", 1),
     )  # fmt: skip
+    check_stack(x, plan.stack)
     _group(plan)
     return plan
 
