@@ -1,8 +1,8 @@
 """The functions of schedules/dot_tile.py in x86 instructions.
 
-`cuvil_dot`, uint8 times int8, is one instruction with VNNI. Without, `cuvil_dot_words` has both in
-16 bits, where the sum of two products fits 32, so it is exact too: pmaddubsw would have half as
-many instructions but saturates at 16.
+`cuvil_dot`, uint8 times int8, is one instruction with VNNI. Without, `cuvil_dot_words` and
+`cuvil_dot_pairs` have both in 16 bits, where the sum of two products fits 32, so they are exact
+too: pmaddubsw would have half as many instructions but saturates at 16.
 `cuvil_dot_bf16` is one instruction with AVX512-BF16, and the portable one serves without.
 `cuvil_round_bf16` and `cuvil_pair_bf16` are there with AVX512-BF16 only. All three take subnormal
 numbers for zeros.

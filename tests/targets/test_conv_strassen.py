@@ -79,21 +79,23 @@ def test_largest_sums(signs: str) -> None:
     compare(program, feeds, AVX2, conv_strassen.schedule)
 
 
+FORM = "not 1×1 windows without padding, or groups, or a single line"
 REFUSED = {
-    "padding": ((1, 32, 15, 15), (32, 32, 1, 1)),
-    "other windows": ((1, 32, 15, 15), (32, 32, 1, 3), (1, 1), NONE),
-    "groups": ((1, 64, 15, 15), (64, 32, 1, 1), (1, 1), NONE, (1, 1), 2),
-    "half a block": ((1, 40, 15, 15), (32, 40, 1, 1), (1, 1), NONE),
-    "a line": ((1, 256, 1, 49), (64, 256, 1, 1), (1, 1), NONE),
-    "a pixel": ((1, 32, 1, 1), (32, 32, 1, 1), (1, 1), NONE),
-    "sizes of a run": ((1, 32, symbol("h"), 15), (32, 32, 1, 1), (1, 1), NONE),
+    "padding": (FORM, (1, 32, 15, 15), (32, 32, 1, 1)),
+    "other windows": (FORM, (1, 32, 15, 15), (32, 32, 1, 3), (1, 1), NONE),
+    "groups": (FORM, (1, 64, 15, 15), (64, 32, 1, 1), (1, 1), NONE, (1, 1), 2),
+    "a line": (FORM, (1, 256, 1, 49), (64, 256, 1, 1), (1, 1), NONE),
+    "half a block": ("not whole blocks", (1, 40, 15, 15), (32, 40, 1, 1), (1, 1), NONE),
+    "three pixels": ("few pixels", (1, 32, 3, 1), (32, 32, 1, 1), (1, 1), NONE),
+    "sizes of a run": ("at run time", (1, 32, symbol("h"), 15), (32, 32, 1, 1), (1, 1), NONE),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name: str) -> None:
-    with pytest.raises(Miss):
-        check(conv(*REFUSED[name]), AVX2, conv_strassen.schedule)
+    why, *layer = REFUSED[name]
+    with pytest.raises(Miss, match=why):
+        check(conv(*layer), AVX2, conv_strassen.schedule)
 
 
 @pytest.mark.parametrize(
@@ -101,5 +103,5 @@ def test_refuses(name: str) -> None:
 )
 def test_other_chips_refuse(chip: Any) -> None:
     """Those that multiply bytes in one instruction, and those of short or long vectors."""
-    with pytest.raises(Miss):
+    with pytest.raises(Miss, match="bytes are not widened"):
         check(conv(*GEOMETRIES["parts"]), chip, conv_strassen.schedule)

@@ -20,6 +20,7 @@ WORDS_CHIPS = pytest.mark.parametrize(
     [pytest.param(c, marks=needs(c)) for c in map(x86.CHIPS.get, ("x86-64-v3", "x86-64-v4"))],
     ids=lambda c: c.name,
 )
+MOST_CHANNELS = 1824  # whole blocks of which four times a sum is an int32
 
 GEOMETRIES = {
     "whole tiles": ((1, 32, 14, 14), (48, 32, 3, 3)),
@@ -55,9 +56,8 @@ def test_layer(outputs: int, added: bool, chip: Any) -> None:
 @pytest.mark.parametrize("signs", ["one", "alternating", "checkered"])
 def test_largest_sums(signs: str, chip: Any) -> None:
     """All inputs 255 and all weights of the largest size: every intermediate number fits."""
-    channels = 1808
-    program = conv((1, channels, 8, 12), (16, channels, 3, 3))
-    w = np.full((16, channels, 3, 3), -128, np.int8)
+    program = conv((1, MOST_CHANNELS, 8, 12), (16, MOST_CHANNELS, 3, 3))
+    w = np.full((16, MOST_CHANNELS, 3, 3), -128, np.int8)
     taps = np.indices((3, 3)).sum(0) % 2
     if signs == "alternating":
         w[:, 1::2] = 127
@@ -69,32 +69,38 @@ def test_largest_sums(signs: str, chip: Any) -> None:
     compare(program, feeds, chip, conv_words.schedule)
 
 
+FORM, BLOCKS = "not windows of 3×3 beside each other", "not whole blocks, or very many"
 REFUSED = {
-    "strides": ((1, 32, 15, 15), (32, 32, 3, 3), (2, 2)),
-    "other windows": ((1, 32, 15, 15), (32, 32, 3, 5)),
-    "dilated": ((1, 32, 15, 15), (32, 32, 3, 3), (1, 1), (1, 1, 1, 1), (2, 2)),
-    "groups": ((1, 64, 15, 15), (64, 32, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
-    "half a block": ((1, 40, 15, 15), (32, 40, 3, 3)),
-    "more channels than fit": ((1, 1840, 8, 8), (32, 1840, 3, 3)),
-    "one tile": ((1, 32, 2, 2), (32, 32, 3, 3)),
-    "sizes of a run": ((1, 32, symbol("h"), 15), (32, 32, 3, 3)),
+    "strides": (FORM, (1, 32, 15, 15), (32, 32, 3, 3), (2, 2)),
+    "other windows": (FORM, (1, 32, 15, 15), (32, 32, 3, 5)),
+    "dilated": (FORM, (1, 32, 15, 15), (32, 32, 3, 3), (1, 1), (1, 1, 1, 1), (2, 2)),
+    "groups": (FORM, (1, 64, 15, 15), (64, 32, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
+    "half a block": (BLOCKS, (1, 40, 15, 15), (32, 40, 3, 3)),
+    "more channels than fit": (
+        BLOCKS,
+        (1, MOST_CHANNELS + 16, 8, 8),
+        (32, MOST_CHANNELS + 16, 3, 3),
+    ),
+    "one tile": ("transforms that take longer", (1, 32, 2, 2), (32, 32, 3, 3)),
+    "sizes of a run": ("at run time", (1, 32, symbol("h"), 15), (32, 32, 3, 3)),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name: str) -> None:
-    with pytest.raises(Miss):
-        check(conv(*REFUSED[name]), x86.CHIPS["x86-64-v3"], conv_words.schedule)
+    why, *layer = REFUSED[name]
+    with pytest.raises(Miss, match=why):
+        check(conv(*layer), x86.CHIPS["x86-64-v3"], conv_words.schedule)
 
 
 @pytest.mark.parametrize("chip", [V4, VNNI, x86.CHIPS["x86-64-v2"]], ids=lambda c: c.name)
 def test_other_chips_refuse(chip: Any) -> None:
     """Those that multiply bytes in one instruction, and those of short vectors."""
-    with pytest.raises(Miss):
+    with pytest.raises(Miss, match="bytes are not widened"):
         check(conv(*GEOMETRIES["whole tiles"]), chip, conv_words.schedule)
 
 
 def test_plain_input_refused() -> None:
     program = conv(*GEOMETRIES["whole tiles"], layout="")
-    with pytest.raises(Miss):
+    with pytest.raises(Miss, match=BLOCKS):
         check(program, x86.CHIPS["x86-64-v3"], conv_words.schedule)

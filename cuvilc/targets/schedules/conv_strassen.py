@@ -27,14 +27,13 @@ from cuvilc.targets.schedules.microkernel import first_of, lesser, opaque, split
 from cuvilc.targets.schedules.strassen_kernel import Strassen
 from cuvilc.targets.schedules.strassen_sizes import Sizes, cheapest
 
-# Of a task's transformed inputs, unless so few pixels would not repay transforming weights.
-_MOST_BYTES, _FEW_PIXELS = 384 << 10, 96
+_FEW_PIXELS = 96  # of a task at least, if there are: fewer hardly repay transforming weights
 
 
 @dataclass(frozen=True)
 class _Plan:
     conv: conv_dot_plan.Plan
-    columns: int
+    columns: int  # of the result
     sizes: Sizes
 
 
@@ -51,11 +50,11 @@ def _plan_of(region: Region, chip: Chip) -> _Plan:
     # With longer vectors the general schedule widens seldom, and stores levels faster: measured, as
     # fast for large layers and faster for small ones.
     if conv.dots is not WORDS or PAIRS.function not in chip.dots or chip.lanes * 2 != BLOCK:
-        raise Miss("bytes are not widened to multiply them, or vectors are long")
+        raise Miss("bytes are not widened to multiply them, or vectors are short or long")
     axes = (conv.height, conv.width)
     plain = all((a.kernel, a.pad) == (1, 0) and a.all_inside for a in axes)
     if not plain or conv.groups > 1 or conv.turned:
-        raise Miss("not 1×1 windows, or groups")
+        raise Miss("not 1×1 windows without padding, or groups, or a single line")
     height, columns = (a.count for a in axes)
     static = all(a.is_static for a in axes)
     if not (static and isinstance(height, int) and isinstance(columns, int) and height * columns):
@@ -63,9 +62,7 @@ def _plan_of(region: Region, chip: Chip) -> _Plan:
     dtype = ir.type_of(conv.anchor.operands[0]).dtype
     if not conv.blocked_input or conv.channels % BLOCK or dtype != "uint8":
         raise Miss("channels that are not whole blocks")
-    sizes = cheapest(
-        chip, height, columns, _FEW_PIXELS, _MOST_BYTES, conv.channels, conv.outputs
-    )  # fmt: skip
+    sizes = cheapest(chip, height, columns, _FEW_PIXELS, conv.channels, conv.outputs)
     if sizes is None:
         raise Miss("few pixels")
     return _Plan(conv, columns, sizes)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuvilc.targets.schedules.conv_words_texts import ORDER, Text, head
+from cuvilc.targets.dots import GROUP_BYTES
+from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.conv_words_texts import Text, head
+from cuvilc.targets.schedules.gemm_plan import PANEL
 
-FORMS = 7
-_BLOCK = 16
-_GROUPS_BYTES = 128  # of a panel's columns
+FORMS = 7  # products of parts: what of A and of B is multiplied
 
 
 def _left(t: Text, parts: Sequence[str]) -> Sequence[str]:
@@ -64,17 +65,12 @@ def left_text(name: str, depth: int) -> str:
     """
     count = 1 << depth
     places = "".join(f", i64 %i{n}" for n in range(count))
-    item = f"<{_BLOCK} x i16>"
+    item = f"<{BLOCK} x i16>"
     t = Text(head(name, f"ptr %x{places}, i64 %plane, ptr %to, i64 %o, i64 %point"), item)
-    order = ", ".join(f"i32 {4 * n + i}" for n in range(_BLOCK // 4) for i in ORDER)
-    of_bytes = f"<{_BLOCK} x i8>"
     parts = []
     for row, column in _places(depth):
-        pixel = t.load("i8", of_bytes, "%x", t.index(f"%i{row}", "%plane", column))
-        turned = t.value(
-            f"shufflevector {of_bytes} {pixel}, {of_bytes} poison, <{_BLOCK} x i32> <{order}>"
-        )
-        parts.append(t.value(f"zext {of_bytes} {turned} to {item}"))
+        pixel = t.ordered("%x", t.index(f"%i{row}", "%plane", column))
+        parts.append(t.value(f"zext <{BLOCK} x i8> {pixel} to {item}"))
     for n, value in enumerate(_left(t, parts)):
         t.store("i16", value, "%to", t.index("%o", "%point", n))
     return t.finish()
@@ -85,17 +81,13 @@ def right_text(name: str, lanes: int, depth: int) -> str:
     one, of a block of outputs and the next one, become int16, `point` elements apart: pairs of
     channels as ORDER has them, 16 outputs between them.
     """
-    items = f"<{2 * lanes} x i16>"
-    t = Text(head(name, "ptr %w, i64 %i, ptr %to, i64 %o, i64 %point"), items)
+    t = Text(head(name, "ptr %w, i64 %i, ptr %to, i64 %o, i64 %point"), f"<{2 * lanes} x i16>")
     for pair in range(2):
         parts = []
         for channels, outputs in _places(depth):
-            at = channels * (_BLOCK // 4) * _GROUPS_BYTES + outputs * (_BLOCK * 4)
-            tap = t.load("i8", items, "%w", t.index("%i", "1", at))
-            if pair == 0:
-                tap = t.value(f"shl {items} {tap}, splat (i16 8)")
-            parts.append(t.value(f"ashr {items} {tap}, splat (i16 8)"))
-        first = t.index("%o", "1", pair * 2 * _BLOCK)
+            at = channels * (BLOCK * PANEL) + outputs * (BLOCK * GROUP_BYTES)
+            parts.append(t.widened("%w", t.index("%i", "1", at), pair))
+        first = t.index("%o", "1", pair * 2 * BLOCK)
         for n, value in enumerate(_right(t, parts)):
             t.store("i16", value, "%to", t.index(first, "%point", n))
     return t.finish()
@@ -105,10 +97,10 @@ def sums_text(name: str, depth: int, point: int) -> str:
     """name(m, i, to): products of 16 outputs, `point` elements apart, become sums [pixel, block of
     outputs, 16].
     """
-    t = Text(head(name, "ptr %m, i64 %i, ptr %to"), f"<{_BLOCK} x i32>")
+    t = Text(head(name, "ptr %m, i64 %i, ptr %to"), f"<{BLOCK} x i32>")
     products = [
         t.load("i32", t.item, "%m", t.index("%i", "1", n * point)) for n in range(FORMS**depth)
     ]
     for (row, column), value in zip(_places(depth), _result(t, products), strict=True):
-        t.store("i32", value, "%to", str(((row << depth) + column) * _BLOCK))
+        t.store("i32", value, "%to", str(((row << depth) + column) * BLOCK))
     return t.finish()

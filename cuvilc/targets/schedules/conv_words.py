@@ -19,12 +19,14 @@ from tvm import tirx
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Dim
+from cuvilc.dialect.winograd import TAPS
 from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import GROUP_BYTES, PAIRS, WORDS
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import conv_dot_plan, conv_words_parts
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK, Axis
+from cuvilc.targets.schedules.conv_words_parts import POINT_PADDING
 from cuvilc.targets.schedules.conv_words_texts import (
     POINTS,
     SEEN,
@@ -37,12 +39,10 @@ from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import first_of, lesser, opaque, split
 from cuvilc.targets.tir import as_expr
 
-_TAPS = 3
-_PADDING = 32  # int16 between points, so that these lie in several sets of a cache
 # Of a task's transformed inputs, unless so few tiles would not repay transforming weights.
 _MOST_BYTES, _FEW_TILES = 256 << 10, 48
 # Four times a sum stays an int32.
-_MOST_CHANNELS = (1 << 31) // (4 * 255 * 128 * _TAPS**2)
+_MOST_CHANNELS = (1 << 31) // (4 * 255 * 128 * TAPS**2)
 # Instructions for 16 numbers: of products and sums; of transforms of inputs, of weights, of results
 # and their detour through memory.
 _PRODUCT, _INPUT, _WEIGHT, _RESULT = 2, 70, 90, 150
@@ -67,17 +67,17 @@ class _Plan:
     @property
     def point(self) -> int:
         """Elements of one point of a task's inputs."""
-        return self.rows * self.row_tiles * self.conv.channels + _PADDING
+        return self.rows * self.row_tiles * self.conv.channels + POINT_PADDING
 
     @property
     def weights_point(self) -> int:
         """Of one point of a block's weights."""
-        return self.conv.channels * BLOCK + _PADDING
+        return self.conv.channels * BLOCK + POINT_PADDING
 
     @property
     def made_point(self) -> int:
         """Of one point of a task's products with them."""
-        return self.rows * self.row_tiles * BLOCK + _PADDING // 2
+        return self.rows * self.row_tiles * BLOCK + POINT_PADDING // 2
 
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
@@ -93,9 +93,9 @@ def _plan_of(region: Region, chip: Chip) -> _Plan:
     if conv.dots is not WORDS or PAIRS.function not in chip.dots or chip.lanes * 2 < BLOCK:
         raise Miss("bytes are not widened to multiply them")
     height, width, channels = conv.height, conv.width, conv.channels
-    plain = all((a.kernel, a.stride, a.dilation) == (_TAPS, 1, 1) for a in (height, width))
+    plain = all((a.kernel, a.stride, a.dilation) == (TAPS, 1, 1) for a in (height, width))
     if not plain or conv.groups > 1 or conv.turned:
-        raise Miss("not windows of 3×3 beside each other, or groups")
+        raise Miss("not windows of 3×3 beside each other, or groups, or a single line")
     if not (height.is_static and width.is_static and height.count and width.count):
         raise Miss("sizes known only at run time")
     dtype = ir.type_of(conv.anchor.operands[0]).dtype
@@ -125,7 +125,7 @@ def _check_pays(plan: _Plan) -> None:
     assert isinstance(conv.height.count, int)
     assert isinstance(conv.width.count, int)
     tiles, channels, blocks = plan.tile_rows * plan.row_tiles, conv.channels, conv.blocks
-    direct = conv.height.count * conv.width.count * _TAPS**2 * channels * blocks * _PRODUCT
+    direct = conv.height.count * conv.width.count * TAPS**2 * channels * blocks * _PRODUCT
     products = tiles * POINTS * channels * blocks * _PRODUCT
     inputs = tiles * channels // BLOCK * _INPUT
     weights = plan.row_groups * channels * blocks * _WEIGHT
@@ -231,7 +231,7 @@ class _Conv:
         tap = quads * PANEL * GROUP_BYTES  # bytes of a tap's weights of a panel
         panel = self.k.floordiv(block, PANEL // BLOCK)
         half = (block - panel * (PANEL // BLOCK)) * BLOCK
-        first = b.let(panel * (tap * _TAPS**2) + half * GROUP_BYTES)
+        first = b.let(panel * (tap * TAPS**2) + half * GROUP_BYTES)
         self.emitter.call(
             self.parts["weights"], (self.w, self.weights),
             (first, tap, quads, self.plan.weights_point),

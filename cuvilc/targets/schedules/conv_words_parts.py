@@ -1,4 +1,4 @@
-"""What all convolutions of conv_words.py and conv_strassen.py share (part.py): sizes are arguments.
+"""What all kernels of conv_words.py and of strassen_kernel.py share (part.py): sizes are arguments.
 
 Inputs are [points, tiles, channels], of which each four neighbours are in the order ORDER; weights
 [points, pairs of channels, BLOCK, 2], the pairs in the same order; products [points, tiles, BLOCK].
@@ -16,17 +16,14 @@ from cuvilc.targets.dots import GROUP_BYTES, PAIRS, WORDS
 from cuvilc.targets.part import Part, PartBuilder, part
 from cuvilc.targets.schedules.conv_strassen_texts import right_text
 from cuvilc.targets.schedules.conv_window import BLOCK
-from cuvilc.targets.schedules.conv_words_texts import (
-    TILE,
-    inputs_text,
-    weights_text,
-)
+from cuvilc.targets.schedules.conv_words_texts import TILE, inputs_text, weights_text
 from cuvilc.targets.schedules.dot_tile import DotTile, load_group
 from cuvilc.targets.schedules.gemm_plan import PANEL
 from cuvilc.targets.schedules.microkernel import lesser
 from cuvilc.targets.tir import as_expr
 
 _STEPS = 2  # of products in their loop's body
+POINT_PADDING = 32  # int16 between points, so that these lie in several sets of a cache
 
 
 def inputs(chip: Chip) -> Part:
@@ -47,7 +44,7 @@ def weights(chip: Chip) -> Part:
 
 
 def strassen_weights(chip: Chip, depth: int) -> Part:
-    """Transform the weights of conv_strassen.py of a unit, which begin at byte `first`.
+    """Transform the weights of strassen_kernel.py of a unit, which begin at byte `first`.
 
     w, made; first, blocks, point: blocks of channels of a point, elements of a point.
     """
@@ -55,7 +52,7 @@ def strassen_weights(chip: Chip, depth: int) -> Part:
 
 
 def products(chip: Chip, tiles: int) -> Part:
-    """The products of all points of `total` tiles, so many at a time, which are no more.
+    """The products of all points of `total` tiles, `tiles` (at most `total`) at a time.
 
     seen, weights, made; points, total, channels, point, weights_point, made_point: elements of a
     point.
@@ -74,11 +71,8 @@ def _inputs(chip: Chip, symbol: str) -> Any:
     with b.loop(rows, name="i") as i, b.loop(columns, name="j") as j:
         at = i * line * TILE + j * (TILE * BLOCK)
         place = to + (i * columns + j) * channels
-        b.emit(
-            tirx.Evaluate(
-                tirx.call_extern("int32", name, patch.data, at, line, seen.data, place, point)
-            )
-        )
+        call = tirx.call_extern("int32", name, patch.data, at, line, seen.data, place, point)
+        b.emit(tirx.Evaluate(call))
     return b.finish()
 
 

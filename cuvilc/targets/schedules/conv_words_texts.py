@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cuvilc.dialect.winograd import TAPS
+from cuvilc.targets.schedules.conv_window import BLOCK
+
 TILE, SEEN = 2, 4
 POINTS = SEEN**2
 # Of four neighbouring channels: widened by shifts, bytes 0 and 2 of an int32 come together.
 ORDER = (0, 2, 1, 3)
-_TAPS = 3
-_BLOCK = 16
 
 
 class Text:
-    """Lines of a function; each method adds one and returns its value's name."""
+    """Lines of a function on vectors `item`; a method adds some and returns its value's name."""
 
     def __init__(self, head: str, item: str) -> None:
         self.lines, self.item, self._count = [head], item, 0
@@ -53,6 +54,20 @@ class Text:
     def store(self, item: str, value: str, pointer: str, index: str) -> None:
         at = self.value(f"getelementptr {item}, ptr {pointer}, i64 {index}")
         self.lines.append(f"  store {self.item} {value}, ptr {at}, align 1")
+
+    def widened(self, pointer: str, index: str, pair: int) -> str:
+        """int16 of the int8 that lie there in fours: numbers 0 and 2 of each, or 1 and 3."""
+        value = self.load("i8", self.item, pointer, index)
+        if pair == 0:
+            value = self.value(f"shl {self.item} {value}, splat (i16 8)")
+        return self.value(f"ashr {self.item} {value}, splat (i16 8)")
+
+    def ordered(self, pointer: str, index: str) -> str:
+        """A block of bytes, each four of them as ORDER has them."""
+        item = f"<{BLOCK} x i8>"
+        order = ", ".join(f"i32 {4 * n + i}" for n in range(BLOCK // 4) for i in ORDER)
+        block = self.load("i8", item, pointer, index)
+        return self.value(f"shufflevector {item} {block}, {item} poison, <{BLOCK} x i32> <{order}>")
 
     def finish(self) -> str:
         return "\n".join([*self.lines, "  ret i32 0", "}", ""])
@@ -84,16 +99,16 @@ def inputs_text(name: str) -> str:
     """
     t = Text(
         head(name, "ptr %x, i64 %i, i64 %line, ptr %to, i64 %o, i64 %point"),
-        f"<{_BLOCK} x i16>",
+        f"<{BLOCK} x i16>",
     )
     rows = [t.index("%i", "%line", r) for r in range(SEEN)]
     made = []
     for c in range(SEEN):
         column = []
         for r in range(SEEN):
-            at = t.index(rows[r], str(_BLOCK), c)
-            pixel = t.load("i8", f"<{_BLOCK} x i8>", "%x", at)
-            column.append(t.value(f"zext <{_BLOCK} x i8> {pixel} to {t.item}"))
+            at = t.index(rows[r], str(BLOCK), c)
+            pixel = t.load("i8", f"<{BLOCK} x i8>", "%x", at)
+            column.append(t.value(f"zext <{BLOCK} x i8> {pixel} to {t.item}"))
         made.append(_inputs(t, column))
     for r in range(SEEN):
         for c, value in enumerate(_inputs(t, [made[j][r] for j in range(SEEN)])):
@@ -106,18 +121,15 @@ def weights_text(name: str, lanes: int) -> str:
     four int8 become the int16 of 16 points, `point` elements apart: of the pairs of input channels
     that ORDER has, with 16 output channels between them.
     """
-    items = f"<{2 * lanes} x i16>"
-    t = Text(head(name, "ptr %w, i64 %i, i64 %tap, ptr %to, i64 %o, i64 %point"), items)
-    places = [t.index("%i", "%tap", n) for n in range(_TAPS**2)]
+    t = Text(
+        head(name, "ptr %w, i64 %i, i64 %tap, ptr %to, i64 %o, i64 %point"),
+        f"<{2 * lanes} x i16>",
+    )
+    places = [t.index("%i", "%tap", n) for n in range(TAPS**2)]
     for pair in range(2):
-        wide = []
-        for place in places:
-            tap = t.load("i8", items, "%w", place)
-            if pair == 0:
-                tap = t.value(f"shl {items} {tap}, splat (i16 8)")
-            wide.append(t.value(f"ashr {items} {tap}, splat (i16 8)"))
-        columns = [_weights(t, wide[c::_TAPS]) for c in range(_TAPS)]
-        first = t.index("%o", "1", pair * 2 * _BLOCK)
+        wide = [t.widened("%w", place, pair) for place in places]
+        columns = [_weights(t, wide[c::TAPS]) for c in range(TAPS)]
+        first = t.index("%o", "1", pair * 2 * BLOCK)
         for r in range(SEEN):
             for c, value in enumerate(_weights(t, [column[r] for column in columns])):
                 t.store("i16", value, "%to", t.index(first, "%point", r * SEEN + c))
@@ -126,11 +138,8 @@ def weights_text(name: str, lanes: int) -> str:
 
 def pixel_text(name: str) -> str:
     """name(x, i, to, o): 16 uint8 channels, each four of them in the order ORDER."""
-    t = Text(head(name, "ptr %x, i64 %i, ptr %to, i64 %o"), f"<{_BLOCK} x i8>")
-    order = ", ".join(f"i32 {4 * n + i}" for n in range(_BLOCK // 4) for i in ORDER)
-    pixel = t.load("i8", t.item, "%x", "%i")
-    turned = t.value(f"shufflevector {t.item} {pixel}, {t.item} poison, <{_BLOCK} x i32> <{order}>")
-    t.store("i8", turned, "%to", "%o")
+    t = Text(head(name, "ptr %x, i64 %i, ptr %to, i64 %o"), f"<{BLOCK} x i8>")
+    t.store("i8", t.ordered("%x", "%i"), "%to", "%o")
     return t.finish()
 
 
@@ -138,7 +147,7 @@ def results_text(name: str, point: int) -> str:
     """name(m, i, to): the sums of 16 points of 16 channels, `point` elements apart, become 2×2
     pixels, a quarter of Aᵀ m A.
     """
-    t = Text(head(name, "ptr %m, i64 %i, ptr %to"), f"<{_BLOCK} x i32>")
+    t = Text(head(name, "ptr %m, i64 %i, ptr %to"), f"<{BLOCK} x i32>")
     made = []
     for c in range(SEEN):
         column = [
@@ -149,5 +158,5 @@ def results_text(name: str, point: int) -> str:
     for r in range(TILE):
         for c, value in enumerate(_results(t, [made[j][r] for j in range(SEEN)])):
             quarter = t.value(f"ashr {t.item} {value}, splat (i32 2)")
-            t.store("i32", quarter, "%to", str((r * TILE + c) * _BLOCK))
+            t.store("i32", quarter, "%to", str((r * TILE + c) * BLOCK))
     return t.finish()

@@ -28,7 +28,8 @@ from cuvilc.targets.schedules.microkernel import (
 from cuvilc.targets.schedules.strassen_kernel import Strassen
 from cuvilc.targets.schedules.strassen_sizes import Sizes, cheapest
 
-_MOST_BYTES, _FEW_ROWS = 384 << 10, 128
+_FEW_ROWS = 128  # of a task at least, if there are: fewer hardly repay transforming weights
+_LEAST_ROWS = 32  # of a product: fewer never do
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
 
 
 def _plan_of(region: Region, chip: Chip) -> _Plan:
-    if PAIRS.function not in chip.dots or chip.lanes * 2 != BLOCK:
-        raise Miss("bytes are not widened to multiply them, or vectors are long")
+    if PAIRS.function not in chip.dots or chip.lanes * 2 != BLOCK:  # as in conv_strassen.py
+        raise Miss("bytes are not widened to multiply them, or vectors are short or long")
     anchor = anchor_of(region, BYTES.matmul)
     if len(anchor.operands) != 2:
         raise Miss("zero points in the product")
@@ -65,8 +66,8 @@ def _plan_of(region: Region, chip: Chip) -> _Plan:
         raise Miss("sizes known only at run time")
     if k % BLOCK or n % BLOCK or not m or not k:
         raise Miss("columns that are not whole blocks")
-    sizes = cheapest(chip, m, 1, _FEW_ROWS, _MOST_BYTES, k, n)
-    if sizes is None or m < _FEW_ROWS // 4:
+    sizes = cheapest(chip, m, 1, _FEW_ROWS, k, n)
+    if sizes is None or m < _LEAST_ROWS:
         raise Miss("few rows")
     return _Plan(anchor, leading, sizes)
 

@@ -11,10 +11,12 @@ from cuvilc.targets.chip import Chip
 from cuvilc.targets.dots import PAIRS
 from cuvilc.targets.schedules.conv_strassen_texts import FORMS
 from cuvilc.targets.schedules.conv_window import BLOCK
+from cuvilc.targets.schedules.conv_words_parts import POINT_PADDING
 from cuvilc.targets.schedules.dot_tile import dot_rows
 
-_PADDING = 32  # int16 between points, so that these lie in several sets of a cache
 _DEPTHS = 2
+_MOST_BYTES = 384 << 10  # of a task's transformed inputs, if those are rows enough
+_LEAST_TILES = 4  # multiplied together: fewer leave registers without sums
 # Instructions for 16 numbers without and with fewer products: of inputs, of weights, of results
 # with their detour through memory; of a product and its addition.
 _INPUT, _WEIGHT, _RESULT = (4, 8), (4, 11), (4, 15)
@@ -70,17 +72,17 @@ class Sizes:
     @property
     def point(self) -> int:
         """Elements of one point of a task's inputs."""
-        return self.row_tiles * self.inner + _PADDING
+        return self.row_tiles * self.inner + POINT_PADDING
 
     @property
     def weights_point(self) -> int:
         """Of one point of a unit's weights."""
-        return self.inner * BLOCK + _PADDING
+        return self.inner * BLOCK + POINT_PADDING
 
     @property
     def made_point(self) -> int:
         """Of one point of a task's products with them."""
-        return self.row_tiles * BLOCK + _PADDING // 2
+        return self.row_tiles * BLOCK + POINT_PADDING // 2
 
     @property
     def cost(self) -> float:
@@ -100,12 +102,12 @@ def bytes_of_row(channels: int, depth: int) -> float:
 
 
 def cheapest(
-    chip: Chip, lines: int, line: int, few: int, most_bytes: int, channels: int, outputs: int
+    chip: Chip, lines: int, line: int, few: int, channels: int, outputs: int
 ) -> Sizes | None:
     """Of `lines` lines of `line` rows, of which a task has whole ones; None for too few rows.
 
-    few: rows that a task has at least, for fewer would not repay transforming weights; most_bytes:
-    of its transformed inputs otherwise.
+    few: rows that a task has at least, if there are so many: fewer would not repay transforming
+    weights.
     """
     found = []
     blocks = -(-outputs // BLOCK)
@@ -113,12 +115,12 @@ def cheapest(
         parts = 1 << depth
         if channels // BLOCK % parts or blocks % parts or (depth and outputs % BLOCK):
             continue
-        fit = int(most_bytes / (bytes_of_row(channels, depth) * line))
+        fit = int(_MOST_BYTES / (bytes_of_row(channels, depth) * line))
         together = min(max(-(-few // line), fit), lines)
         together = -(-lines // -(-lines // together))
         last = lines - (-(-lines // together) - 1) * together
         most = dot_rows(chip, PAIRS, BLOCK)
         sizes = Sizes(depth, lines * line, together * line, last * line, channels, blocks, most)
-        if sizes.last >= parts and sizes.tiles >= min(most, 4):
+        if sizes.last >= parts and sizes.tiles >= min(most, _LEAST_TILES):
             found.append(sizes)
     return min(found, key=lambda sizes: sizes.cost) if found else None
