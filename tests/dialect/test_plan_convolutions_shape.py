@@ -77,6 +77,25 @@ def test_three_axes(kernel, strides, dilations, begin, end, groups, bias):
     assert kind == (4, 1)  # two groups of two or six channels fill no block: joined too
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    st.tuples(*(st.integers(1, 3) for _ in range(3))),
+    *(POSITIVE, POSITIVE, SMALL, SMALL, st.sampled_from([4, 16, 20])),
+)
+def test_slices_of_one_volume(kernel, strides, dilations, begin, end, channels):
+    """They are channels where they lie, if a window's follow each other and fill blocks or none."""
+    program = convolution(
+        (1, channels, D, 7, 6), (6, channels, *kernel), strides=strides, dilations=dilations,
+        pads_begin=begin, pads_end=end,
+    )  # fmt: skip
+    planned(program, (1, channels, 5, 7, 6))
+    with program:
+        operations = ir.operations(ir.body(program.function("main")))
+        (attrs,) = (ir.attrs(o) for o in operations if o.name == "ai.conv")
+    lie = kernel[0] > 1 and dilations[0] == 1 and channels != 20
+    assert (attrs["stack"], attrs["stack_step"]) == ((kernel[0], strides[0]) if lie else (1, 1))
+
+
 @settings(deadline=None, max_examples=20)
 @given(
     st.tuples(*(st.integers(1, 3) for _ in range(3))),

@@ -52,7 +52,8 @@ _GAIN = {"balanced": 0.9, "speed": 0.97}
 # told otherwise it must save a seventh of the time. Layers of residual networks of 28×28 pixels and
 # more take 0.6 of it, those of 14×14 0.76 (0.83 estimated); beyond, a little is gained or nothing.
 _BF16, _GAIN_BF16 = 0.51, 0.85
-# Rows of so many pixels are too short for the direct schedule to be near its best.
+# Rows of so many pixels are too short for the direct schedule to be near its best, by the number of
+# axes along which windows have 3 taps.
 _SHORT = {1: 1.0, 2: 2.5}
 
 # Weights of a block that are transformed already, by plain ones, tile and strides.

@@ -74,7 +74,10 @@ class _Blocker:
                 self.became(operation, result)
             else:
                 ir.replace(operation, result)
-        elif self.elementwise_fits(operation) or self.concat_fits(operation):
+        elif self.elementwise_fits(operation):
+            self.enter_all(operation)
+            self.became(operation, self.twin(operation))
+        elif self.concat_fits(operation):
             self.became(operation, self.twin(operation))
 
     def twin(self, operation: Operation) -> Value:
@@ -202,8 +205,8 @@ class _Blocker:
     # ---- what follows
 
     def elementwise_fits(self, operation: Operation) -> bool:
-        """Every operand has a blocked form with the result's channels, or it spreads, or it gets
-        one, for a convolution that follows wants the result blocked.
+        """Every operand has a blocked form with the result's channels, or spreads, or may get one
+        where a convolution that follows wants the result blocked.
         """
         declared = ir.definition(operation)
         if declared is None or "elementwise" not in declared.traits or len(operation.results) != 1:
@@ -212,15 +215,20 @@ class _Blocker:
         blocked = [v for v in operation.operands if v in self.blocked]
         if not blocked or any(ir.type_of(v).shape[:2] != shape[:2] for v in blocked):
             return False
-        others = [v for v in operation.operands if v not in self.blocked and not self.spreads(v)]
+        others = self.row_major(operation)
         if not others:
             return True
-        if not (all(self.may_enter(v, shape) for v in others) and self.leads_to_conv(operation)):
-            return False
+        return all(self.may_enter(v, shape) for v in others) and self.leads_to_conv(operation)
+
+    def row_major(self, operation: Operation) -> list[Value]:
+        """Operands that have no blocked form and need one."""
+        return [v for v in operation.operands if v not in self.blocked and not self.spreads(v)]
+
+    def enter_all(self, operation: Operation) -> None:
+        """Every operand that needs a blocked form has one."""
         with ir.before(operation):
-            for value in others:
+            for value in self.row_major(operation):
                 self.enter(value)
-        return True
 
     def may_enter(self, value: Value, shape: Shape) -> bool:
         """Whether it is of this shape, whose channels fill a block, and no constant."""
@@ -249,11 +257,10 @@ class _Blocker:
         """Whether blocked channels are joined at whole blocks."""
         if operation.name != "ai.concat" or ir.attrs(operation)["axis"] != 1:
             return False
-        *before, last = operation.operands
-        return last in self.blocked and all(
-            v in self.blocked and int(ir.type_of(v).shape[1]) % self.context.channel_block == 0  # type: ignore[arg-type]
-            for v in before
-        )
+        if any(v not in self.blocked for v in operation.operands):
+            return False
+        channels = [ir.type_of(v).shape[1] for v in operation.operands][:-1]
+        return all(isinstance(c, int) and c % self.context.channel_block == 0 for c in channels)
 
     def spreads(self, value: Value) -> bool:
         """A constant that varies at most along channels: any layout has their index."""

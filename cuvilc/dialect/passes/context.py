@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from cuvilc.dialect import ir
 from cuvilc.dialect.lora_values import Loss
@@ -14,14 +13,6 @@ from cuvilc.dialect.types import PANEL
 
 class Miss(Exception):
     """Why a rule does not apply where its pattern matched. Raised before anything is changed."""
-
-
-def unstacked(attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of an ai.conv without its stack, for operations that have none. Raises Miss."""
-    kept = dict(attrs)
-    if (kept.pop("stack"), kept.pop("stack_step")) != (1, 1):
-        raise Miss("a stack of images")
-    return kept
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 - The taps along the first of three spatial axes become input channels: what tap t of a window sees
   of channel c is channel t·C + c of an image, and one convolution of two axes sums over all. Laid
   out as images by depth, x [1, D, C, H, W] has such images already, which overlap (`stack`);
-  otherwise it is copied as [N·D', k·C, H, W]. Depthwise, each tap is a convolution of all frames,
-  and the results are added up, moved along the depth: groups of few channels would fill no blocks.
+  otherwise it is copied as [N·D', k·C, H, W]. Depthwise, of one image and without a stride along
+  the depth, each tap is a convolution of all frames, and the results are added up, moved along the
+  depth: groups of few channels would fill no blocks.
 - A pool of three axes is one of the last two, then one along the first. (The mean of means is the
   mean: how many cells of a window are inside along one axis does not depend on the others.)
 - Groups of one channel that make several repeat it, as many times as they make outputs.
@@ -43,12 +44,13 @@ def stack_depth(program: Program, operation: Operation, context: PassContext) ->
     outputs, channels, depth, *kernel = weights.shape
     n, o, *grid = ir.type_of(operation.results[0]).shape
     key = ir.attrs(ir.defining(w)).get("key", "w")
-    if channels == 1 and outputs == attrs["groups"] > _FEW and n == attrs["strides"][0] == 1:
+    depthwise = channels == 1 and outputs == attrs["groups"] > _FEW
+    if depthwise and n == attrs["strides"][0] == 1:
         with ir.before(operation):
             ir.replace(operation, _sum_of_frames(program, x, weights, bias, attrs, grid, key))
         context.apply(RULE)
         return
-    flat_attrs = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
+    flat_attrs = _of_image(attrs)
     with ir.before(operation):
         images = _by_depth(x, attrs)
         if _lies_stacked(n, depth, channels, attrs, context):
@@ -71,12 +73,11 @@ def _sum_of_frames(
     _, c, d, *image = ir.type_of(x).shape
     frames = ir.build("ai.transpose", x, perm=(0, 2, 1, 3, 4))
     frames = ir.build("ai.reshape", frames, shape=(d, c, *image))
-    flat = {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
     begin, end, step = (attrs[k][0] for k in ("pads_begin", "pads_end", "dilations"))
     total = None
     for t in range(weights.shape[2]):
         held = ir.constant(program, np.ascontiguousarray(weights[:, :, t]), f"{key}.tap{t}")
-        y = ir.build("ai.conv", frames, held, **flat)
+        y = ir.build("ai.conv", frames, held, **_of_image(attrs))
         if begin or end:
             y = ir.build("ai.pad", y, before=(begin, 0, 0, 0), after=(end, 0, 0, 0))
         y = ir.build(
@@ -89,6 +90,11 @@ def _sum_of_frames(
         total = ir.build("ai.elemwise_add", total, line)
     total = ir.build("ai.reshape", total, shape=(1, grid[0], c, *grid[1:]))
     return ir.build("ai.transpose", total, perm=(0, 2, 1, 3, 4))
+
+
+def _of_image(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of the last two axes."""
+    return {k: v[1:] if isinstance(v, tuple) else v for k, v in attrs.items()}
 
 
 def _lies_stacked(

@@ -8,7 +8,7 @@ import numpy as np
 
 from cuvilc.dialect.ir import Value
 from cuvilc.dialect.ops.integer import BYTES
-from cuvilc.dialect.passes.context import Miss, unstacked
+from cuvilc.dialect.passes.context import Miss
 from cuvilc.dialect.passes.raise_integers_levels import (
     dequantised,
     is_one,
@@ -53,7 +53,7 @@ def integer_conv(g: Graph, node: Node) -> Any:
         raise Miss("a scale per input channel of the weights")
     total = g.build(
         "ai.conv_integer", x.operands[0], w.operands[0], *_zeros(g, x, w),
-        origin=(x, w, node), **unstacked(node.attrs),
+        origin=(x, w, node), **_unstacked(node.attrs),
     )  # fmt: skip
     spatial = g.type(node.result).rank - 2
     scales = [line(g, n.operands[1], spatial) for n in (x, w)]
@@ -65,6 +65,14 @@ def integer_conv(g: Graph, node: Node) -> Any:
         total = g.build("ai.elemwise_add", total, line(g, whole, spatial))
         return _scaled(g, node, total, *scales)
     return g.build("ai.elemwise_add", _scaled(g, node, total, *scales), bias)
+
+
+def _unstacked(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an ai.conv for ai.conv_integer, which has no stacks of images."""
+    kept = dict(attrs)
+    if (kept.pop("stack"), kept.pop("stack_step")) != (1, 1):
+        raise Miss("a stack of images")
+    return kept
 
 
 def _turned(g: Graph, value: Value, turn: bool) -> Value:
