@@ -43,8 +43,9 @@ def need_windows(spatial: int, strides, pads_begin, pads_end, dilations) -> None
 
 
 def stacks(x: TensorType, stack: int, stack_step: int) -> tuple[Dim, Dim]:
-    """(images, channels) of [N, C, ..] where `stack` images that follow each other are one, their
-    channels one after the other, and the next one begins `stack_step` later.
+    """(images, channels) of x [N, C, ..] where `stack` images that follow each other are one, their
+    channels one after the other, and the next one begins `stack_step` images later:
+    ((N - stack) div stack_step + 1, C · stack). Raises ShapeError for fewer images than `stack`.
     """
     need_positive((stack, stack_step), "stack, stack_step")
     if stack == stack_step == 1:
@@ -54,7 +55,7 @@ def stacks(x: TensorType, stack: int, stack_step: int) -> tuple[Dim, Dim]:
 
 
 def stacked(x: np.ndarray, stack: int, stack_step: int) -> np.ndarray:
-    """The array whose images are such stacks."""
+    """x [N, C, ..] as the array [images, channels, ..] of `stacks`."""
     if stack == stack_step == 1:
         return x
     count = (x.shape[0] - stack) // stack_step + 1
@@ -63,7 +64,7 @@ def stacked(x: np.ndarray, stack: int, stack_step: int) -> np.ndarray:
 
 
 def of_stack(k: Any, image: Any, channel: Any, x: Any, stack: int, stack_step: int) -> Any:
-    """(image, channel) of x that a channel of a stack is."""
+    """(image, channel) of x [N, C, ..] that a channel of an image of `stacks` is."""
     if stack == 1:
         return image if stack_step == 1 else image * stack_step, channel
     size = x.shape[1]

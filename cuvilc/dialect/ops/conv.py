@@ -61,8 +61,10 @@ class Conv:
     y[b, o, i] = bias[o] + Σ_{c, k} x[b, g·C/groups + c, i·s + k·d - p] · w[o, c, k], where g is the
     group of o and x is 0 beyond its edge. Blocked layouts apply to x and the result (`out_layout`).
 
-    stack > 1: C is that of `stack` images of x that follow each other, of which the result's next
-    image has those `stack_step` later: so slices of a volume are convolved where they lie.
+    stack > 1, in one group: x is [N, C / stack, n..], and an image of the result sees `stack` of
+    its images that follow each other, their channels one after the other; the result's next image
+    sees those from `stack_step` images later on: slices of a volume, convolved where they lie. It
+    has (N - stack) div stack_step + 1 images.
     """
 
     x: Tensor

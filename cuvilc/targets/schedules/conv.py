@@ -71,11 +71,11 @@ class _Conv:
     def _part(self, part: Any) -> tuple[Any, Any] | None:
         """The tiles of a row that the task has."""
         plan, b = self.plan, self.b
-        if not plan.columns:
+        if not plan.part_tiles:
             return None
-        first, tiles = b.let(part * plan.columns), b.scalar(plan.row_tiles)
+        first, tiles = b.let(part * plan.part_tiles), b.scalar(plan.row_tiles)
         last = part >= b.scalar(plan.parts) - 1
-        return first, b.let(select(last, tiles, first + plan.columns))
+        return first, b.let(select(last, tiles, first + plan.part_tiles))
 
     def _unit(self, image: Any, unit: Any, first_row: Any, last_row: Any) -> None:
         plan = self.plan

@@ -78,9 +78,9 @@ class Plan(ChannelUnits):
     pixels: int  # of the widest tile
     rows: int = 1  # in a task
     units: int = 1  # in a task
-    columns: int = 0  # tiles of a row in a task at least, where a row is cut
-    stack: int = 1  # images of the input that are one, and from one's first to the next one's
-    stack_step: int = 1
+    part_tiles: int = 0  # tiles of a row in a task at least, where a row is cut
+    stack: int = 1  # images of the input whose channels are those of one (ai.conv)
+    stack_step: int = 1  # from one's first to the next one's
 
     @property
     def image_planes(self) -> int:
@@ -103,7 +103,7 @@ class Plan(ChannelUnits):
     @property
     def parts(self) -> Dim:
         """Of a row; its last one has what is left."""
-        return maximum(floordiv(self.row_tiles, self.columns), 1) if self.columns else 1
+        return maximum(floordiv(self.row_tiles, self.part_tiles), 1) if self.part_tiles else 1
 
     @property
     def tasks(self) -> Dim:
@@ -215,6 +215,6 @@ def _group(plan: Plan) -> None:
         plan.rows = min(rows, 8)
     if plan.rows == 1 and isinstance(plan.height.count, int) and plan.height.count <= _FEW_ROWS:
         tile_flops = row_flops / max(count / plan.pixels, 1)
-        plan.columns = max(_LEAST_TILES, round(_TASK_FLOPS / tile_flops))
+        plan.part_tiles = max(_LEAST_TILES, round(_TASK_FLOPS / tile_flops))
         if isinstance(plan.row_tiles, int) and plan.parts == 1:
-            plan.columns = 0
+            plan.part_tiles = 0

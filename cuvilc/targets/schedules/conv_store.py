@@ -183,7 +183,9 @@ class ChannelStore:
         self, values: Callable[[Any], Sequence[Any]], image: Any, block: Any, places: Sequence[Any],
         exist: int | None = None,
     ) -> None:  # fmt: skip
-        """A block of channels of some pixels, of which `values(lane)` has one channel."""
+        """A block of channels of the pixels at `places`: `values(lane)` has one channel of each;
+        `exist`: as of `pixel`.
+        """
 
         def pieces(some: list[tuple[int, int]]) -> Callable[[], None]:
             def body() -> None:

@@ -55,6 +55,11 @@ class Piece:
     def elements(self) -> Dim:
         return product([d.extent for d in self.digits])
 
+    @property
+    def work(self) -> int:
+        """Of an element, in that of moving it; of an open number of terms as of 64."""
+        return max(1, self.report.work // 8) * (self.terms if isinstance(self.terms, int) else 64)
+
 
 def schedule(region: Region, chip: Chip, name: str) -> Scheduled:
     """Loops over the results, which have one shape and layout."""
@@ -111,7 +116,7 @@ def _uneven(
     parts = []
     for part in ((0, whole), (whole, rest)):
         box, _ = split(region, _narrowed(digits, n, part), define)
-        lanes = len(box) - len(digits) + n
+        lanes = len(box) - len(digits) + n  # the digit within a block, where blocks are whole
         if ir.type_of(region.results[0]).layout and digits[n].axis == 1:
             box.append(box.pop(lanes))
         parts.append((box, probe(region, box, define)))
@@ -205,8 +210,7 @@ def _rows_a_task(piece: Piece) -> tuple[Dim, int, int]:
     loops = piece.loops
     if not loops:
         return 1, 1, 0
-    work = max(1, piece.report.work // 8) * (piece.terms if isinstance(piece.terms, int) else 64)
-    grain = max(TASK_ELEMENTS // max(work, 1), 64)
+    grain = max(TASK_ELEMENTS // max(piece.work, 1), 64)
     inner = piece.digits[loops[-1]].extent
     rows = product([piece.digits[n].extent for n in loops[:-1]])
     if len(loops) == 1 or (isinstance(inner, int) and inner >= 2 * grain):

@@ -60,9 +60,9 @@ def _loops(piece: Any) -> tuple[int | None, list[int]] | None:
     stores, loads = ([a for a in accesses if a.is_store == kind] for kind in (True, False))
     if any((a.steps[along], a.steps[few]) != (count, 1) for a in stores):
         return None
-    if all(a.steps[few] in (0, 1) and not _strided(a.steps[along]) for a in loads):
+    if not any(_strided(a.steps[loop]) for a in loads for loop in (along, few)):
         return None
-    strided = [n for n, a in enumerate(loads) if a.steps[along] not in (0, 1)]
+    strided = [n for n, a in enumerate(loads) if _strided(a.steps[along])]
     if not strided:
         return None, []
     regular = all(
@@ -98,8 +98,7 @@ def _plan(piece: Any, region: Region, chip: Chip) -> _Plan:
         least = min(side for side in sides if isinstance(side, int))
         width = 1 << least.bit_length() - 1
         outer.remove(turn)
-    work = max(1, piece.report.work // 8) * (piece.terms if isinstance(piece.terms, int) else 64)
-    most = max(_TASK_ELEMENTS // (work * count * (1 if turn is None else width)), 1)
+    most = max(_TASK_ELEMENTS // (piece.work * count * (1 if turn is None else width)), 1)
     part = -(-most // width) * width
     rows = product([piece.digits[n].extent for n in outer])
     if turn is not None:

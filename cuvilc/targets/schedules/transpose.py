@@ -26,7 +26,7 @@ from cuvilc.targets.tir import Buffer, KernelBuilder, PrimExpr, as_expr, const, 
 _TASK_ELEMENTS = 4096
 _LEAST = 8  # shorter loops are not worth tiles
 _LINE_BYTES = 64
-_WORTH = 4  # a square is worth moving back if more than this part of it is new
+_WORTH = 4  # a square is worth moving back if more than one in so many of its rows is new
 
 
 class TileBuilder(KernelBuilder):

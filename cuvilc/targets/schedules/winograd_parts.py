@@ -2,8 +2,8 @@
 
 `seen` and `made`, the inputs and the products, are [blocks of channels, points, rows, BLOCK],
 where `point_stride` and `block_stride` are those of a point and of a block; `half` is [points down,
-points across, BLOCK], what is between the two passes of a transform, of which a tile of one axis
-has one. A row is a tile of the result.
+points across, BLOCK], what lies between the two passes of a transform (a tile of one axis has one
+pass), and a tile's results. A row is a tile of the result.
 """
 
 from __future__ import annotations

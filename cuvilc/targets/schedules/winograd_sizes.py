@@ -59,8 +59,8 @@ class Sizes:
 def sizes_of(plan: Plan, parts: Mapping[str, Part], shared: bool) -> Sizes:
     """Of a layer that calls `parts`, which go by the names that they have here."""
     size, many, _ = plan.row_sizes
-    # Scratch of [blocks of channels, n², rows, BLOCK]; an odd number of rows keeps the points of a
-    # tile, which are written and read together, in different sets of the L1 cache.
+    # Scratch of [blocks of channels, points, rows, BLOCK]; an odd number of rows keeps the points
+    # of a tile, which are written and read together, in different sets of the L1 cache.
     rows = plan.room | 1
     block_lines = plan.products * rows
     values: dict[str, Dim] = {
