@@ -96,7 +96,7 @@ class _Conv:
                 self.parts.sum_up(tile)
                 self._store(image, unit, start)
         tasks = self.plan.conv.images * sizes.row_groups * sizes.units
-        return self.emitter.finish("conv-int8-1x1", tasks, self.plan.conv.flops)
+        return self.emitter.finish("conv-int8-strassen", tasks, self.plan.conv.flops)
 
     def _see(self, image: Any, low: Any, pixels: Any, tiles: Any) -> None:
         b, conv = self.b, self.plan.conv
