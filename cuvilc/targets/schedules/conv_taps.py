@@ -238,7 +238,8 @@ def over_row(
     def tiles(width: int) -> Callable[[], None]:
         def body() -> None:
             low, high = 0, b.let(k.floordiv(count + (width - 1), width))
-            if width == most and part is not None:  # a shorter row has no more than one part
+            # A row too short for this width has one part; of more, each would compute all of it.
+            if width == most and part is not None:
                 low, high = part
             with b.loop(high - low, start=low, name="w") as i:
                 # The last one is moved back to end with the row.
