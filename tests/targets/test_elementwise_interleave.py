@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cuvilc.dialect import ir
-from cuvilc.targets.schedules import elementwise
+from cuvilc.targets.region import Region
+from cuvilc.targets.schedules import elementwise, elementwise_interleave
 from tests.targets.kernel_harness import check, program_of, tensor
 from tests.targets.samples import on_chips
 
@@ -59,3 +60,20 @@ def test_squares_that_are_moved_back(shape, chip):
         types = [tensor(shape, dtype)]
         program = program_of(types, lambda x: ir.build("ai.transpose", x, perm=(1, 0)))
         check(program, chip, elementwise.schedule)
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "interleaved"),
+    [
+        ("2,3,100", (0, 2, 1), True), ("2,7,n", (0, 2, 1), True), ("2,3,3", (0, 2, 1), False),
+        ("2,9,100", (0, 2, 1), False), ("2,3,100", (1, 0, 2), False),
+        ("2,6,33,16", (3, 1, 2, 0), True),
+    ],
+)  # fmt: skip
+def test_which_loops_are_laid_beside_each_other(shape, perm, interleaved):
+    """A few elements, in vectors along the loop around: neither long rows nor short ones."""
+    program = program_of([tensor(shape)], lambda x: ir.build("ai.transpose", x, perm=perm))
+    with program:
+        region = Region.of(program, program.function("main"))
+        pieces = elementwise._pieces(region, None)
+    assert [elementwise_interleave.suits(piece) for piece in pieces] == [interleaved]
