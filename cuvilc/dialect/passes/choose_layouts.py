@@ -1,9 +1,9 @@
 """Choose memory layouts: channel-blocked activations around convolutions, packed constant weights.
 
 A blocked layout is given to every convolution and pool that a schedule can run blocked, and flows
-through elementwise operations; `ai.relayout` stands where a value must change. Weights that a
-schedule reads in panels are only marked: the package holds them packed, the IR's side table stays
-row-major.
+through elementwise operations and channels that are joined at whole blocks; `ai.relayout` stands
+where a value must change. Weights that a schedule reads in panels are only marked: the package
+holds them packed, the IR's side table stays row-major.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Direct convolutions on channel-blocked activations: pixels × output channels kept in registers.
 
-A task is some output rows of some units of output channels of one image; consecutive tasks share
-weights.
+A task is some output rows, or a part of a long one where there are few, of some units of output
+channels of one image; consecutive tasks share weights.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 A task is some output rows of some units of output channels of one image. It first lays the input
 rows that it needs into scratch memory, channels innermost, with what lies beyond the edge around
 them. So there are no edges left, and the taps along a row are one reduction over neighbouring
-bytes; float32 becomes bfloat16 on the way. Copying costs an element for every (taps · output
-channels) multiplications.
+bytes; float32 becomes bfloat16 on the way, and bytes int16 where those are multiplied. Copying
+costs an element for every (taps · output channels) multiplications.
 
-A convolution of one tap and no padding reads blocks of channels where they lie.
+A convolution of one tap and no padding whose input needs no such change reads blocks of channels
+where they lie.
 """
 
 from __future__ import annotations

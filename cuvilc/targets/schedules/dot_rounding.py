@@ -1,4 +1,6 @@
-"""Vectors of the left operand, rounded to the narrow numbers of which groups are multiplied."""
+"""Vectors of the left operand as scratch memory holds them for products of groups: float32 rounded,
+bytes as they are or widened.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 cache lines.
 
 An operand that is contiguous along another loop than the result is read in squares of a vector's
-lanes, which are transposed in registers into a small local square; the region's arithmetic then
-reads that. A region that only moves elements transposes straight into its result.
+lanes or half of them, which are transposed in registers into a small local square; the region's
+arithmetic then reads that. A region that only moves elements transposes straight into its result.
+A square that the end of a loop would cut is moved back to be whole, where enough of it is new.
 """
 
 from __future__ import annotations
