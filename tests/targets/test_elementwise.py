@@ -385,9 +385,14 @@ def test_rows_inside_a_padding_are_moved_in_vectors() -> None:
 
 
 @on_chips
-@pytest.mark.parametrize("channels", [(16, 32), (48, 16, 32), (16, 20, 12), (8, 8, 16), (17, 31)])
+@pytest.mark.parametrize(
+    "channels",
+    [(16, 32), (48, 16, 32), (16, 20, 12), (8, 8, 16), (17, 31), (8, 8, 3, 8, 3), (24, 41, 12)],
+)
 def test_concat_of_blocked_channels(channels, chip):
-    """Some parts begin where a block does, others within one; their pixels are gathered."""
+    """Some parts begin where a block does, others within one or in what is left beside whole
+    blocks; their pixels are gathered.
+    """
 
     def body(*xs):
         turned = [ir.build("ai.transpose", x, perm=(0, 3, 1, 2)) for x in xs]
@@ -413,6 +418,18 @@ def test_concat_that_stays_blocked(channels, chip):
 
     types = [tensor(f"n,{c},5,7", layout="NCHW16c") for c in channels]
     check(program_of(types, body), chip, elementwise.schedule, [{"n": 1}, {"n": 3}])
+
+
+@on_chips
+def test_channels_of_padding_read_nothing_beyond_an_operand(chip):
+    """Where planes become channels, 24 of 8 planes are fewer blocks than two blocks of such."""
+
+    def body(x):
+        planes = ir.build("ai.reshape", ir.build("ai.relayout", x, layout=""), shape=(1, 24, 8, 45))
+        return ir.build("ai.relayout", planes, layout="NCHW16c")
+
+    program = program_of([tensor("1,192,5,9", layout="NCHW16c")], body)
+    check(program, chip, elementwise.schedule)
 
 
 @pytest.mark.parametrize("channels", [(32, 48, 16), (24, 24), (8, 24, 16), (20, 28)])

@@ -143,11 +143,24 @@ def start_digits(region: Region) -> list[Digit]:
     if not t.layout:
         return digits
     block, blocks = t.physical_shape[-1], t.physical_shape[1]
-    whole = all(ir.type_of(v).layout == t.layout for v in region.arguments)
     exact = t.shape[1] == blocks * block
-    if not (whole or exact):
+    if not (exact or _keeps_channels(region, t.layout)):
         return digits
     return [digits[0], Digit(1, blocks, block), *digits[2:], Digit(1, block)]
+
+
+def _keeps_channels(region: Region, layout: str) -> bool:
+    """Whether all that a channel of padding reads is such a channel too: no operand ends before."""
+    if any(ir.type_of(v).layout != layout for v in region.arguments):
+        return False
+    for operation in region.operations:
+        declared = ir.definition(operation)
+        same = operation.name in ("ai.relayout", *ir.CONSTANTS)
+        # Blocked values are joined at whole blocks only.
+        same |= operation.name == "ai.concat" and bool(ir.type_of(operation.results[0]).layout)
+        if not (same or (declared and "elementwise" in declared.traits)):
+            return False
+    return True
 
 
 def _last(digits: Sequence[Digit]) -> int:
@@ -155,8 +168,9 @@ def _last(digits: Sequence[Digit]) -> int:
 
 
 def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
-    """(start, extent) of the digit's parts between the limits; the whole if order is unknown."""
-    whole = [(digit.start, digit.extent)]
+    """(start, extent) of the parts of the digit's loop, which counts from 0, between the limits;
+    the whole if their order is unknown.
+    """
     if isinstance(digit.extent, int) and all(isinstance(v, int) for v in limits):
         static = [v for v in limits if isinstance(v, int)]
         inside: list[Dim] = [*sorted({v for v in static if 0 < v < digit.extent})]
@@ -164,8 +178,7 @@ def cuts(limits: Sequence[Dim], digit: Digit) -> list[tuple[Dim, Dim]]:
         inside = [v for v in dict.fromkeys(limits) if v not in (0, digit.extent)]
         inside = _ascending(inside)
     edges = [0, *inside, digit.extent]
-    parts = [(a, b - a) for a, b in pairwise(edges)]
-    return parts if digit.start == 0 else whole
+    return [(a, b - a) for a, b in pairwise(edges)]
 
 
 def _ascending(limits: list[Dim]) -> list[Dim]:
@@ -182,8 +195,9 @@ def _ascending(limits: list[Dim]) -> list[Dim]:
 
 
 def _narrowed(digits: list[Digit], n: int, part: tuple[Dim, Dim]) -> list[Digit]:
+    """With the part (start, extent) of a digit's loop."""
     made = list(digits)
-    made[n] = replace(made[n], start=part[0], extent=part[1])
+    made[n] = replace(made[n], start=made[n].start + part[0], extent=part[1])
     return made
 
 
