@@ -58,6 +58,18 @@ def network(batch: object) -> Program:
     return program
 
 
+def chosen(program: Program, feeds: dict[str, np.ndarray], name: str) -> str:
+    """The layout of the only operation of this name after the pass, which must keep the result."""
+    before = interpret(program, feeds)["y"]
+    choose_layouts.run(program, PassContext())
+    program.verify()
+    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
+    with program:
+        block = ir.body(program.function("main"))
+        (found,) = [o for o in ir.operations(block) if o.name == name]
+        return ir.type_of(found.results[0]).layout
+
+
 def test_values_stay_and_relayouts_vanish():
     feeds = {"x": RNG.standard_normal((2, 3, 8, 8), np.float32)}
     RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
@@ -100,14 +112,7 @@ def test_a_pool_that_begins_a_model(channels: int, pad: int, layout: str) -> Non
             )  # fmt: skip
         finish_function(block, [y])
     feeds = {"x": RNG.standard_normal((2, channels, 9, 7), np.float32)}
-    before = interpret(program, feeds)["y"]
-    choose_layouts.run(program, PassContext())
-    program.verify()
-    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
-    with program:
-        block = ir.body(program.function("main"))
-        (pool,) = [o for o in ir.operations(block) if o.name == "ai.max_pool"]
-        assert ir.type_of(pool.results[0]).layout == layout
+    assert chosen(program, feeds, "ai.max_pool") == layout
 
 
 @pytest.mark.parametrize(("last", "layout"), [("ai.conv", "NCHW16c"), ("ai.exp", "")])
@@ -125,14 +130,7 @@ def test_a_residual_that_is_row_major(last: str, layout: str) -> None:
             y = build(last, y, *others, **(ONES if others else {}))
         finish_function(block, [y])
     feeds = {name: RNG.standard_normal((2, 20, 6, 5), np.float32) for name in "xr"}
-    before = interpret(program, feeds)["y"]
-    choose_layouts.run(program, PassContext())
-    program.verify()
-    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
-    with program:
-        operations = ir.operations(ir.body(program.function("main")))
-        (add,) = [o for o in operations if o.name == "ai.elemwise_add"]
-        assert ir.type_of(add.results[0]).layout == layout
+    assert chosen(program, feeds, "ai.elemwise_add") == layout
 
 
 @pytest.mark.parametrize(("channels", "layout"), [(32, "NCHW16c"), (20, "")])
@@ -149,14 +147,7 @@ def test_joined_channels(channels: int, layout: str) -> None:
             y = build("ai.conv", joined, weights(program, 16, channels + 24), **ONES)
         finish_function(block, [y])
     feeds = {"x": RNG.standard_normal((2, channels, 6, 5), np.float32)}
-    before = interpret(program, feeds)["y"]
-    choose_layouts.run(program, PassContext())
-    program.verify()
-    np.testing.assert_array_equal(interpret(program, feeds)["y"], before)
-    with program:
-        operations = ir.operations(ir.body(program.function("main")))
-        (join,) = [o for o in operations if o.name == "ai.concat"]
-        assert ir.type_of(join.results[0]).layout == layout
+    assert chosen(program, feeds, "ai.concat") == layout
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -14,6 +14,7 @@ up at the store.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -23,8 +24,8 @@ from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules import conv_dot_plan
 from cuvilc.targets.schedules.conv_store import ChannelStore
 from cuvilc.targets.schedules.conv_window import BLOCK
-from cuvilc.targets.schedules.microkernel import first_of, lesser, opaque, split
-from cuvilc.targets.schedules.strassen_kernel import Strassen
+from cuvilc.targets.schedules.microkernel import opaque, split
+from cuvilc.targets.schedules.strassen_kernel import Each, Strassen
 from cuvilc.targets.schedules.strassen_sizes import Sizes, cheapest
 
 _FEW_PIXELS = 96  # of a task at least, if there are: fewer hardly repay transforming weights
@@ -84,33 +85,29 @@ class _Conv:
         with b.tasks() as t:
             unit, rest = split(self.emitter, t, sizes.units)
             row_group, image = split(self.emitter, rest, sizes.row_groups)
-            low = b.let(row_group * sizes.rows)
-            pixels = b.let(lesser(sizes.total - low, sizes.rows))
-            first = self.k.either(self.k.eq(t, b.begin), self.k.eq(unit, 0))
-            alone = None if sizes.units == 1 else first
-            tiles = self.parts.tiles(pixels)
-            first_of(b, [(alone, lambda: self._see(image, low, pixels, tiles))])
-            self.parts.multiply(self.w, unit, tiles)
-            with b.loop(tiles, name="t") as tile:
-                start = b.let(low + self.parts.first(tile, pixels))
-                self.parts.sum_up(tile)
-                self._store(image, unit, start)
+            self.parts.task(
+                t, unit, row_group, self.w, partial(self._see, image),
+                partial(self._store, image, unit),
+            )  # fmt: skip
         tasks = self.plan.conv.images * sizes.row_groups * sizes.units
         return self.emitter.finish("conv-int8-strassen", tasks, self.plan.conv.flops)
 
-    def _see(self, image: Any, low: Any, pixels: Any, tiles: Any) -> None:
+    def _see(self, image: Any, each: Each) -> None:
         b, conv = self.b, self.plan.conv
         height, width = conv.height, conv.width
         line = width.size * BLOCK
         plane = height.size * line
         source = b.let(image * (conv.channels // BLOCK) * plane)
-        with b.loop(tiles, name="t") as tile:
-            start, places = b.let(low + self.parts.first(tile, pixels)), []
+
+        def tile_from(tile: Any, start: Any) -> None:
+            places = []
             for i in range(self.sizes.parts):
                 column, row = split(self.emitter, b.let(start + i), self.plan.columns)
                 place = row * (height.stride * line) + column * (width.stride * BLOCK)
                 places.append(b.let(source + place))
             self.parts.see(self.x, tile, places, plane)
+
+        each(tile_from)
 
     def _store(self, image: Any, unit: Any, start: Any) -> None:
         """A tile's sums, of pixels from `start` on."""

@@ -7,6 +7,7 @@ block of 16 columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cuvilc.dialect import ir
@@ -17,15 +18,8 @@ from cuvilc.targets.dots import BYTES, PAIRS
 from cuvilc.targets.region import Emitter, Miss, Region, Scheduled, vectorized
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL, row_digits
-from cuvilc.targets.schedules.microkernel import (
-    Epilogue,
-    anchor_of,
-    first_of,
-    lesser,
-    opaque,
-    split,
-)
-from cuvilc.targets.schedules.strassen_kernel import Strassen
+from cuvilc.targets.schedules.microkernel import Epilogue, anchor_of, opaque, split
+from cuvilc.targets.schedules.strassen_kernel import Each, Strassen
 from cuvilc.targets.schedules.strassen_sizes import Sizes, cheapest
 
 _FEW_ROWS = 128  # of a task at least, if there are: fewer hardly repay transforming weights
@@ -88,26 +82,17 @@ class _Product:
         sizes, b = self.sizes, self.b
         with b.tasks() as t:
             unit, row_group = split(self.emitter, t, sizes.units)
-            low = b.let(row_group * sizes.rows)
-            rows = b.let(lesser(sizes.total - low, sizes.rows))
-            first = self.k.either(self.k.eq(t, b.begin), self.k.eq(unit, 0))
-            alone = None if sizes.units == 1 else first
-            tiles = self.parts.tiles(rows)
-            first_of(b, [(alone, lambda: self._see(low, rows, tiles))])
-            self.parts.multiply(self.w, unit, tiles)
-            with b.loop(tiles, name="t") as tile:
-                start = b.let(low + self.parts.first(tile, rows))
-                self.parts.sum_up(tile)
-                self._store(unit, start)
+            self.parts.task(t, unit, row_group, self.w, self._see, partial(self._store, unit))
         flops = 2 * sizes.total * sizes.channels * sizes.blocks * BLOCK
         return self.emitter.finish("gemm-int8-strassen", sizes.units * sizes.row_groups, flops)
 
-    def _see(self, low: Any, rows: Any, tiles: Any) -> None:
-        channels = self.sizes.channels
-        with self.b.loop(tiles, name="t") as tile:
-            start = self.b.let(low + self.parts.first(tile, rows))
-            places = [self.b.let((start + i) * channels) for i in range(self.sizes.parts)]
+    def _see(self, each: Each) -> None:
+        def tile_from(tile: Any, start: Any) -> None:
+            rows = range(self.sizes.parts)
+            places = [self.b.let((start + i) * self.sizes.channels) for i in rows]
             self.parts.see(self.a, tile, places, BLOCK)
+
+        each(tile_from)
 
     def _store(self, unit: Any, start: Any) -> None:
         """A tile's sums, of rows from `start` on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -13,9 +13,11 @@ from cuvilc.targets.region import Emitter
 from cuvilc.targets.schedules import conv_strassen_texts, conv_words_parts
 from cuvilc.targets.schedules.conv_window import BLOCK
 from cuvilc.targets.schedules.gemm_plan import PANEL
-from cuvilc.targets.schedules.microkernel import lesser
+from cuvilc.targets.schedules.microkernel import first_of, lesser
 from cuvilc.targets.schedules.strassen_sizes import Sizes
 from cuvilc.targets.tir import Buffer, as_expr
+
+Each = Callable[[Callable[[Any, Any], None]], None]  # body(tile, its first row) of a task's tiles
 
 
 class Strassen:
@@ -32,14 +34,33 @@ class Strassen:
         self.made = b.scratch(sizes.points * sizes.made_point, PAIRS.sums)
         self.results = b.scratch(sizes.parts**2 * BLOCK, PAIRS.sums)
 
-    def tiles(self, rows: Any) -> Any:
-        """Of so many rows."""
-        parts = self.sizes.parts
-        return self.b.let(self.k.floordiv(rows + (parts - 1), parts))
+    def task(
+        self, t: Any, unit: Any, row_group: Any, w: Buffer, transform: Callable[[Each], None],
+        store: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        """Task t: `transform` its rows, unless the task before it had the same, multiply them with
+        a unit of weights, and store(first row) the `results` of each tile.
+        """
+        sizes, b = self.sizes, self.b
+        low = b.let(row_group * sizes.rows)
+        rows = b.let(lesser(sizes.total - low, sizes.rows))
+        first = self.k.either(self.k.eq(t, b.begin), self.k.eq(unit, 0))
+        alone = None if sizes.units == 1 else first
+        tiles = b.let(self.k.floordiv(rows + (sizes.parts - 1), sizes.parts))
 
-    def first(self, tile: Any, rows: Any) -> Any:
-        """A tile's first row: the last tile may have some of the one before."""
-        return self.b.let(lesser(tile * self.sizes.parts, rows - self.sizes.parts))
+        def each(body: Callable[[Any, Any], None]) -> None:
+            with b.loop(tiles, name="t") as tile:
+                # The last tile may have some rows of the one before.
+                ahead = b.let(lesser(tile * sizes.parts, rows - sizes.parts))
+                body(tile, b.let(low + ahead))
+
+        def finish(tile: Any, start: Any) -> None:
+            self._sum_up(tile)
+            store(start)
+
+        first_of(b, [(alone, lambda: transform(each))])
+        self._multiply(w, unit, tiles)
+        each(finish)
 
     def see(self, x: Buffer, tile: Any, places: Sequence[Any], plane: Any) -> None:
         """Transform a tile's rows, which begin at these bytes, blocks of channels `plane` apart."""
@@ -55,7 +76,7 @@ class Strassen:
             )  # fmt: skip
             b.emit(tirx.Evaluate(call))
 
-    def multiply(self, w: Buffer, unit: Any, tiles: Any) -> None:
+    def _multiply(self, w: Buffer, unit: Any, tiles: Any) -> None:
         """Transform a unit's weights, and multiply the inputs of so many tiles with them."""
         sizes, b = self.sizes, self.b
         block = b.let(unit * sizes.parts)
@@ -70,7 +91,7 @@ class Strassen:
             (sizes.points, tiles, sizes.inner, sizes.point, sizes.weights_point, sizes.made_point),
         )  # fmt: skip
 
-    def sum_up(self, tile: Any) -> None:
+    def _sum_up(self, tile: Any) -> None:
         """A tile's products become its results."""
         b, depth = self.b, self.sizes.depth
         name = f"cuvil_sums{depth}"
