@@ -7,6 +7,7 @@ memory holds [N, ⌈C/16⌉, H, W, 16], the last block filled up with unspecifie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -106,6 +107,11 @@ def channel_block(layout: str) -> int:
     if not (layout.startswith("NC") and layout.endswith("c") and digits):
         raise ValueError(f"unknown layout {layout!r}")
     return int(digits)
+
+
+def join_at_blocks(channels: Sequence[Dim], block: int) -> bool:
+    """Whether parts of so many channels, one behind the other, all begin with a block."""
+    return all(isinstance(c, int) and c % block == 0 for c in channels[:-1])
 
 
 def pack_parts(layout: str) -> tuple[int, int]:

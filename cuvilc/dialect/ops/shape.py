@@ -27,7 +27,7 @@ from cuvilc.dialect.ops._rules import (
     replaced,
     spell,
 )
-from cuvilc.dialect.types import DTYPES, TensorType, channel_block
+from cuvilc.dialect.types import DTYPES, TensorType, channel_block, join_at_blocks
 
 INJECTIVE = ("injective",)
 
@@ -162,8 +162,7 @@ def _joined_layout(xs: Sequence[TensorType], axis: int) -> str:
     layout = xs[0].layout
     need(all(t.layout == layout for t in xs), "operands of concat in different layouts")
     if layout:
-        block = channel_block(layout)
-        whole = all(isinstance(t.shape[1], int) and t.shape[1] % block == 0 for t in xs[:-1])
+        whole = join_at_blocks([t.shape[1] for t in xs], channel_block(layout))
         need(axis == 1 and whole, f"concat in layout {layout} other than at whole blocks")
     return layout
 

@@ -14,6 +14,7 @@ from cuvilc.dialect import ir
 from cuvilc.dialect.dims import Shape
 from cuvilc.dialect.ir import Operation, Program, Value
 from cuvilc.dialect.passes.context import PassContext
+from cuvilc.dialect.types import join_at_blocks
 
 NAME = "choose-layouts"
 VERSION = 1
@@ -259,8 +260,8 @@ class _Blocker:
             return False
         if any(v not in self.blocked for v in operation.operands):
             return False
-        channels = [ir.type_of(v).shape[1] for v in operation.operands][:-1]
-        return all(isinstance(c, int) and c % self.context.channel_block == 0 for c in channels)
+        channels = [ir.type_of(v).shape[1] for v in operation.operands]
+        return join_at_blocks(channels, self.context.channel_block)
 
     def spreads(self, value: Value) -> bool:
         """A constant that varies at most along channels: any layout has their index."""
